@@ -1,0 +1,29 @@
+/* The KV cache of one sequence. Rows of KV_CHUNK consecutive positions of one layer lie together;
+ * chunk c lives on node c % n_node and is allocated when the sequence reaches it. MLA: a row is the
+ * normed latent followed by the rotated key part, [kv_lora + n_rope], one array; values are the first
+ * kv_lora elements. GQA: keys [Hkv, n_qk] and values [Hkv, n_v] are separate arrays, each head's rows
+ * together.
+ *
+ * Attention always works chunk by chunk and merges partial softmaxes in chunk order, so its result
+ * does not depend on nodes, workers or batch.
+ */
+#ifndef NUMOE_DENSE_KV_H
+#define NUMOE_DENSE_KV_H
+
+#include "model/model.h"
+#include "numa/arena.h"
+
+#define KV_CHUNK 256u
+
+struct kv_cache;
+
+numoe_status kv_new(const struct model *model, const struct topo *topo, bool f16, unsigned n_ctx,
+                    struct kv_cache **out, numoe_error *err);
+void kv_free(struct kv_cache *kv);
+/* Makes room for positions [0, n). NUMOE_E_MEMORY keeps what was there. Not from workers. */
+numoe_status kv_reserve(struct kv_cache *kv, unsigned n, numoe_error *err);
+/* Gives back chunks wholly at or after position n. */
+void kv_truncate(struct kv_cache *kv, unsigned n);
+uint64_t kv_token_bytes(const struct model *model, bool f16);
+
+#endif

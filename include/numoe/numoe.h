@@ -1,0 +1,297 @@
+/* numoe: a Mixture-of-Experts inference engine for multi-socket machines.
+ *
+ * Two nouns: an *engine* is a loaded model with its worker pools; a *session* is one sequence of
+ * tokens with its KV cache. A host program opens one engine, makes sessions, appends token ids to
+ * them, calls numoe_step() with all sessions that have work, and reads logits or samples from them.
+ * No tensor, thread or node is visible here.
+ *
+ * Errors: every function that can fail returns a numoe_status, 0 (NUMOE_OK) on success, negative
+ * otherwise, and writes its outputs only on success. Where a `numoe_error *err` is taken it may be
+ * NULL; on failure it receives the status and one line of text that says what, where and what to do.
+ *
+ * Threads: an engine may be used from one thread at a time, except for functions marked "any
+ * thread". Different engines are independent.
+ *
+ * Strings are UTF-8. Sizes are in bytes where the name ends in _bytes, otherwise in elements.
+ */
+#ifndef NUMOE_NUMOE_H
+#define NUMOE_NUMOE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#if defined(__GNUC__)
+#define NUMOE_API __attribute__((visibility("default")))
+#define NUMOE_PRINTF(f, a) __attribute__((format(printf, f, a)))
+#else
+#define NUMOE_API
+#define NUMOE_PRINTF(f, a)
+#endif
+
+/* ------------------------------------------------------------------ status */
+
+/* X(name, value, sentence). Groups say what a caller can do about it:
+ * FILE choose another file; INPUT correct the request; SUPPORT another build or other hardware;
+ * MEMORY a smaller context or another placement; STATE a bug in the caller, or an interruption. */
+#define NUMOE_STATUS_MAP(X)                                                                        \
+    X(OK, 0, "success")                                                                            \
+    X(E_FILE_OPEN, -1, "file cannot be opened or read")                                            \
+    X(E_FILE_FORMAT, -2, "file is damaged or not of the expected format")                          \
+    X(E_FILE_MODEL, -3, "file does not describe a model that can be run")                          \
+    X(E_FILE_WRITE, -4, "file cannot be written")                                                  \
+    X(E_INPUT, -10, "request is not valid")                                                        \
+    X(E_INPUT_CONTEXT, -11, "request does not fit the context")                                    \
+    X(E_SUPPORT, -20, "not supported by this build or machine")                                    \
+    X(E_SUPPORT_ARCH, -21, "model architecture is not supported")                                  \
+    X(E_SUPPORT_TYPE, -22, "tensor type is not supported")                                         \
+    X(E_MEMORY, -30, "not enough memory")                                                          \
+    X(E_DEVICE, -40, "device failed")                                                              \
+    X(E_STATE, -50, "call is not valid in this state")                                             \
+    X(E_STATE_CANCELLED, -51, "cancelled")
+
+typedef enum numoe_status {
+#define NUMOE_STATUS_ENUM(name, value, text) NUMOE_##name = (value),
+    NUMOE_STATUS_MAP(NUMOE_STATUS_ENUM)
+#undef NUMOE_STATUS_ENUM
+} numoe_status;
+
+typedef struct numoe_error {
+    numoe_status status;
+    char text[512]; /* one line, no newline at the end */
+} numoe_error;
+
+/* The sentence of a status; never NULL. Any thread. */
+NUMOE_API const char *numoe_status_text(numoe_status status);
+
+/* "1.2.3". Any thread. */
+NUMOE_API const char *numoe_version(void);
+
+/* ------------------------------------------------------------------ engine */
+
+typedef struct numoe_engine numoe_engine;
+typedef struct numoe_session numoe_session;
+
+typedef enum numoe_kv_type {
+    NUMOE_KV_AUTO = 0, /* f32 for files whose attention weights are F32, else f16 */
+    NUMOE_KV_F32,
+    NUMOE_KV_F16,
+} numoe_kv_type;
+
+/* Called while a model loads, from the thread that opens it, some ten times a second. */
+typedef void (*numoe_progress_fn)(void *arg, uint64_t done_bytes, uint64_t total_bytes);
+
+typedef struct numoe_engine_params {
+    const char *model_path;      /* a GGUF file; for split files, the first part */
+    const char *topology;        /* NULL: this machine; an hwloc synthetic string or XML file otherwise */
+    unsigned n_thread;           /* workers over all nodes; 0: one per allowed physical core */
+    unsigned chunk_tokens;       /* most tokens evaluated together; 0: 512 */
+    numoe_kv_type kv_type;
+    numoe_progress_fn progress;  /* may be NULL */
+    void *progress_arg;
+} numoe_engine_params;
+
+/* Defaults for everything; set model_path and what else matters. Any thread. */
+NUMOE_API void numoe_engine_params_init(numoe_engine_params *params);
+
+/* Loads a model and starts its worker pools. Blocks until all weights are in memory.
+ * *engine is owned by the caller: numoe_engine_close(). */
+NUMOE_API numoe_status numoe_engine_open(const numoe_engine_params *params, numoe_engine **engine,
+                                         numoe_error *err);
+
+/* Stops the workers and frees everything. All sessions must have been freed. NULL is allowed. */
+NUMOE_API void numoe_engine_close(numoe_engine *engine);
+
+/* What was loaded and where; strings live as long as the engine. */
+typedef struct numoe_engine_info {
+    const char *model_name;      /* general.name, or the file's name */
+    const char *arch;            /* general.architecture */
+    const char *type_name;       /* the type most weight bytes have, e.g. "Q4_K" */
+    const char *isa;             /* instruction set of the kernels: "ref", "avx2", "avx512" ... */
+    const char *machine;         /* one line: processor, packages, nodes, cores, memory */
+    const char *placement;       /* one line: how weights are placed on nodes */
+    unsigned n_layer, n_expert, n_expert_used, n_vocab, n_embd;
+    unsigned n_ctx_train;        /* longest context the model was trained for */
+    unsigned n_node, n_worker;   /* nodes and workers used */
+    uint64_t n_param;
+    uint64_t weight_bytes;       /* as placed, all copies */
+    uint64_t active_bytes;       /* weight bytes read per decoded token */
+    uint64_t kv_token_bytes;     /* KV cache per token of context */
+    double load_seconds;
+    numoe_kv_type kv_type;       /* never AUTO */
+} numoe_engine_info;
+
+/* Owned by the engine. */
+NUMOE_API const numoe_engine_info *numoe_engine_get_info(const numoe_engine *engine);
+
+/* Read bandwidth of the engine's own workers over memory of their own nodes, bytes/second, all
+ * workers together. Measured on the first call (about 0.3 s), remembered afterwards. */
+NUMOE_API double numoe_engine_bandwidth(numoe_engine *engine);
+
+/* ------------------------------------------------------------------ text */
+
+enum {
+    NUMOE_TOKENIZE_BOS = 1,     /* add BOS (and EOS) where the model's vocabulary says so */
+    NUMOE_TOKENIZE_SPECIAL = 2, /* recognise special tokens such as <|User|> in the text */
+};
+
+/* Text to ids. Writes up to `cap` ids and sets *n to the number needed: if *n > cap, call again with
+ * more room (status is still NUMOE_OK; ids is then incomplete). Invalid UTF-8 is tokenized bytewise. */
+NUMOE_API numoe_status numoe_tokenize(const numoe_engine *engine, const char *text,
+                                      size_t text_bytes, unsigned flags, int32_t *ids, size_t cap,
+                                      size_t *n, numoe_error *err);
+
+/* The bytes of one token, not NUL-terminated and not always whole UTF-8; *n_bytes is set to their
+ * number. Control tokens give "" unless `special`. NULL for an id out of range. */
+NUMOE_API const char *numoe_token_text(const numoe_engine *engine, int32_t id, bool special,
+                                       size_t *n_bytes);
+
+/* True for EOS, end-of-turn and the like. */
+NUMOE_API bool numoe_token_is_eog(const numoe_engine *engine, int32_t id);
+
+typedef struct numoe_message {
+    const char *role;    /* "system", "user", "assistant" */
+    const char *content;
+} numoe_message;
+
+/* Renders messages with the model's chat template; with `add_generation_prompt` the text ends where
+ * the assistant's answer begins. *text is NUL-terminated, owned by the caller: free(). Tokenize it
+ * with NUMOE_TOKENIZE_SPECIAL only: it holds BOS itself where the template has one.
+ * NUMOE_E_SUPPORT if the template is not one that is known. */
+NUMOE_API numoe_status numoe_chat_render(const numoe_engine *engine, const numoe_message *messages,
+                                         size_t n_message, bool add_generation_prompt, char **text,
+                                         numoe_error *err);
+
+/* ------------------------------------------------------------------ sessions */
+
+/* n_ctx 0: the model's own context. Memory for the KV cache is taken as the sequence grows. */
+NUMOE_API numoe_status numoe_session_new(numoe_engine *engine, unsigned n_ctx,
+                                         numoe_session **session, numoe_error *err);
+NUMOE_API void numoe_session_free(numoe_session *session); /* NULL is allowed */
+
+/* Queues ids after those already there; copied. NUMOE_E_INPUT_CONTEXT if they would not fit,
+ * NUMOE_E_INPUT for an id outside the vocabulary. Nothing is evaluated yet. */
+NUMOE_API numoe_status numoe_session_append(numoe_session *session, const int32_t *ids, size_t n,
+                                            numoe_error *err);
+
+/* Forgets everything from position n on (pending tokens too). */
+NUMOE_API void numoe_session_truncate(numoe_session *session, size_t n);
+
+NUMOE_API size_t numoe_session_length(const numoe_session *session);  /* evaluated and pending */
+NUMOE_API size_t numoe_session_pending(const numoe_session *session); /* appended, not evaluated */
+NUMOE_API unsigned numoe_session_context(const numoe_session *session);
+NUMOE_API const int32_t *numoe_session_tokens(const numoe_session *session); /* [length] */
+
+/* Asks a running numoe_step() or numoe_generate() on this session to return soon with
+ * NUMOE_E_STATE_CANCELLED; the session stays usable. Any thread, async-signal-safe. */
+NUMOE_API void numoe_session_cancel(numoe_session *session);
+
+/* Logits of every evaluated position, in order: logits [V], owned by the engine, valid in the call. */
+typedef void (*numoe_logits_fn)(void *arg, size_t position, const float *logits);
+NUMOE_API void numoe_session_on_logits(numoe_session *session, numoe_logits_fn fn, void *arg);
+
+/* Routing of every evaluated position and MoE layer: ids [k] and weights [k] by falling selection
+ * score, weights as multiplied with the experts' outputs. */
+typedef void (*numoe_route_fn)(void *arg, unsigned layer, size_t position, unsigned k,
+                               const int32_t *ids, const float *weights);
+NUMOE_API void numoe_session_on_route(numoe_session *session, numoe_route_fn fn, void *arg);
+
+/* Evaluates up to chunk_tokens pending tokens of the given sessions in one pass over the weights
+ * (decode tokens first, then prompts in order). Call it until nothing is pending. The result of a
+ * sequence does not depend on what else is in the batch, on chunking, or on the number of workers. */
+NUMOE_API numoe_status numoe_step(numoe_engine *engine, numoe_session *const *sessions,
+                                  size_t n_session, numoe_error *err);
+
+/* Logits [V] after the last token; NULL while tokens are pending or none were evaluated. Owned by
+ * the session, valid until its next step. */
+NUMOE_API const float *numoe_session_logits(const numoe_session *session);
+
+/* ------------------------------------------------------------------ sampling, generation */
+
+typedef struct numoe_sampler_params {
+    float temperature;     /* 0: greedy (lowest id wins ties) */
+    float top_p;           /* 1: off */
+    float min_p;           /* 0: off */
+    float repeat_penalty;  /* 1: off */
+    unsigned top_k;        /* 0: off */
+    unsigned repeat_last;  /* tokens the penalty looks back on */
+    uint64_t seed;
+} numoe_sampler_params;
+
+typedef struct numoe_sampler numoe_sampler;
+
+NUMOE_API void numoe_sampler_params_init(numoe_sampler_params *params); /* greedy, nothing on */
+NUMOE_API numoe_status numoe_sampler_new(const numoe_sampler_params *params,
+                                         numoe_sampler **sampler, numoe_error *err);
+NUMOE_API void numoe_sampler_free(numoe_sampler *sampler);
+
+/* Picks a token from logits [n_vocab]; `history` [n_history] are the tokens so far. Deterministic
+ * for a given seed and sequence of calls. */
+NUMOE_API int32_t numoe_sampler_pick(numoe_sampler *sampler, const float *logits, size_t n_vocab,
+                                     const int32_t *history, size_t n_history);
+
+typedef enum numoe_finish {
+    NUMOE_FINISH_EOG,     /* the model ended its turn */
+    NUMOE_FINISH_STOP,    /* a stop string was met; it is not part of the text */
+    NUMOE_FINISH_LENGTH,  /* max_tokens reached */
+    NUMOE_FINISH_CONTEXT, /* the context is full */
+    NUMOE_FINISH_CANCEL,  /* numoe_session_cancel(), or the callback returned false */
+} numoe_finish;
+
+/* A piece of text, whole UTF-8 sequences only; return false to stop. */
+typedef bool (*numoe_text_fn)(void *arg, const char *text, size_t text_bytes);
+/* Prompt progress: tokens done of total. */
+typedef void (*numoe_prompt_fn)(void *arg, size_t done, size_t total);
+
+typedef struct numoe_generate_params {
+    size_t max_tokens;        /* 0: until the context is full */
+    const char *const *stop;  /* stop strings, n_stop of them */
+    size_t n_stop;
+    bool special;             /* show control tokens in the text */
+    bool ignore_eog;
+    numoe_text_fn on_text;    /* may be NULL */
+    numoe_prompt_fn on_prompt;
+    void *arg;
+} numoe_generate_params;
+
+typedef struct numoe_generate_result {
+    numoe_finish finish;
+    size_t n_prompt, n_generated;      /* tokens evaluated before, and sampled */
+    double prompt_seconds, generate_seconds;
+} numoe_generate_result;
+
+/* Evaluates what is pending, then samples and evaluates until a reason to finish. The sampled ids
+ * are appended to the session (the last one may still be pending). */
+NUMOE_API numoe_status numoe_generate(numoe_session *session, numoe_sampler *sampler,
+                                      const numoe_generate_params *params,
+                                      numoe_generate_result *result, numoe_error *err);
+
+/* ------------------------------------------------------------------ files */
+
+/* Writes a description of a GGUF file to `out` (a FILE *): metadata, tensors by type with bytes, and
+ * for a MoE model the active bytes per token. Needs no engine. */
+NUMOE_API numoe_status numoe_inspect(const char *path, void *out, bool all_tensors, numoe_error *err);
+
+/* ------------------------------------------------------------------ log */
+
+typedef enum numoe_log_level {
+    NUMOE_LOG_ERROR = 0, /* cannot go on */
+    NUMOE_LOG_WARN,      /* goes on, worse */
+    NUMOE_LOG_INFO,      /* what a person wants to know at start */
+    NUMOE_LOG_DEBUG,
+} numoe_log_level;
+
+/* Receives every message at or below the level; line has no newline. Default: stderr, WARN, or what
+ * the environment variable NUMOE_LOG says (error, warn, info, debug). fn NULL restores the default.
+ * Call before opening engines. */
+typedef void (*numoe_log_fn)(void *arg, numoe_log_level level, const char *line);
+NUMOE_API void numoe_log_set(numoe_log_fn fn, void *arg, numoe_log_level level);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,92 @@
+/* The inner loops, as a table of functions chosen once per process from what the processor can do.
+ *
+ * The contract, for whoever writes another instruction set:
+ *
+ *  - Every function is pure: no allocation, no threads, no failure, no errno. Preconditions are proved
+ *    when weights are bound.
+ *  - **Bit-identical by construction.** On one instruction set, an output element depends only on its
+ *    own inputs: never on how many tokens, rows or elements the call covers, on where in the call it
+ *    stands (vector body or tail), or on alignment. So y[r, t] is accumulated in one fixed order
+ *    (blocks of K ascending) whether T is 1 or 512 and wherever the row range begins. Tails are done
+ *    with masks, or with scalar code that is bit-equal to the vector code.
+ *  - Across instruction sets integer parts are equal; only float rounding differs.
+ *  - Nothing is read or written outside the stated ranges.
+ *  - Quantized weights meet int8 activations (one scale per 32 elements); F32, F16 and BF16 weights meet
+ *    float activations, and are computed in float.
+ *
+ * Functions are filled reference first (kernels/ref), then overridden (kernels/avx2, kernels/avx512),
+ * so an entry that nobody made fast still works. NUMOE_ISA=ref|avx2|avx512 forces a ceiling.
+ */
+#ifndef NUMOE_KERNELS_KERN_H
+#define NUMOE_KERNELS_KERN_H
+
+#include "base/status.h"
+#include "kernels/format.h"
+
+/* Activations of n tokens, [n, K] row-major. A holder has room for both forms and fills the one that
+ * the weights which read it need (kern_act_kind). */
+enum kern_act_kind { KERN_ACT_F32, KERN_ACT_Q8 };
+
+struct kern_act {
+    unsigned k;        /* K */
+    const float *f;    /* [n, K]                                    KERN_ACT_F32 */
+    const int8_t *q;   /* [n, K] in [-127, 127], 64-byte aligned    KERN_ACT_Q8 */
+    const float *d;    /* [n, K/32] scale of 32 elements: x = d * q */
+    const int16_t *s;  /* [n, K/16] sum of 16 q */
+};
+/* Row t of each array begins at t * (its row length); K % 32 == 0 for Q8 (K % block_elems always). */
+
+/* y[yi(t) * ldy + r] = sum over k of W[r, k] * x[xi(t), k]   for r in [0, n_row), t in [0, n_token).
+ * panels: ceil(n_row / 16) packed panels, 64-byte aligned. xi, yi: [n_token], NULL is the identity.
+ * Rows n_row.. of the last panel are computed nowhere and written nowhere. No overlap. */
+typedef void kern_matmul_fn(const void *panels, unsigned n_row, const struct kern_act *x,
+                            const uint32_t *xi, const uint32_t *yi, unsigned n_token, float *y,
+                            size_t ldy);
+
+struct kern {
+    const char *isa; /* "ref", "avx2", "avx512" */
+
+    kern_matmul_fn *matmul[FORMAT_MAX]; /* NULL where !format.computable */
+
+    /* q, d, s of k elements (k % 32 == 0): d = max|x| / 127 of each 32, q = x / d rounded to nearest
+     * even; a block of zeros (or with a NaN) has d = 0 (NaN stays NaN: d = NaN). */
+    void (*quantize)(const float *x, size_t k, int8_t *q, float *d, int16_t *s);
+
+    /* y = x / sqrt(mean(x^2) + eps) * w   [n]; y may be x; w NULL is all ones. Sum of squares in a
+     * fixed order. */
+    void (*rmsnorm)(const float *x, const float *w, size_t n, float eps, float *y);
+
+    void (*add)(float *y, const float *x, size_t n);                   /* y += x */
+    void (*axpy)(float *y, float a, const float *x, size_t n);         /* y += a * x, fused per element */
+    void (*scale)(float *y, float a, size_t n);                        /* y *= a */
+    void (*silu_mul)(const float *g, const float *u, size_t n, float *y); /* y = silu(g) * u; y may be g or u */
+    /* gpt-oss: g = min(g, limit), u = clamp(u, +-limit); y = (u + 1) * g * sigmoid(alpha * g) */
+    void (*swiglu_oai)(const float *g, const float *u, size_t n, float alpha, float limit, float *y);
+    void (*sigmoid)(const float *x, size_t n, float *y);               /* y may be x */
+
+    /* Attention over one chunk of a KV cache whose rows are f32 or f16, ldk elements apart.
+     * s[h * lds + p] = q[h * ldq + :] . k[p * ldk + :]   h in [0, n_head), p in [0, n_pos), length n. */
+    void (*attn_qk)(const float *q, size_t ldq, unsigned n_head, const void *k, bool k_is_f16,
+                    size_t ldk, unsigned n_pos, unsigned n, float *s, size_t lds);
+    /* In place s = exp(s - max(s)) over [0, n_pos); returns the max and the sum in *max, *sum.
+     * n_pos >= 1. */
+    void (*attn_exp)(float *s, unsigned n_pos, float *max, float *sum);
+    /* o[h * ldo + :] = sum over p ascending of s[h * lds + p] * v[p * ldv + :]   length n. */
+    void (*attn_sv)(const float *s, size_t lds, unsigned n_head, const void *v, bool v_is_f16,
+                    size_t ldv, unsigned n_pos, unsigned n, float *o, size_t ldo);
+
+    void (*f32_to_f16)(const float *x, size_t n, uint16_t *y); /* round to nearest even */
+    void (*f16_to_f32)(const uint16_t *x, size_t n, float *y);
+};
+
+/* Chooses the table: the best this processor has, or what NUMOE_ISA forces (NUMOE_E_INPUT for an
+ * unknown name, NUMOE_E_SUPPORT where the processor lacks it). Any thread; *out lives for ever. */
+numoe_status kern_select(const struct kern **out, numoe_error *err);
+
+/* The table of one instruction set, NULL if unknown or not executable here (for tests and benches). */
+const struct kern *kern_find(const char *isa);
+
+/* What activations a weight format is multiplied with. */
+enum kern_act_kind kern_act_kind(uint32_t format);
+
+#endif

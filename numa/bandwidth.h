@@ -1,0 +1,13 @@
+/* Read bandwidth as the pools see it: every worker streams over memory of its own node that is larger
+ * than the last-level cache. */
+#ifndef NUMOE_NUMA_BANDWIDTH_H
+#define NUMOE_NUMA_BANDWIDTH_H
+
+#include "numa/arena.h"
+#include "numa/pool.h"
+
+/* Bytes/second of all workers together; per_node_bps [n_node] may be NULL. About 0.3 s. */
+numoe_status bandwidth_read(struct pools *pools, const struct topo *topo, double *total_bps,
+                            double *per_node_bps, numoe_error *err);
+
+#endif

@@ -1,0 +1,44 @@
+/* One forward pass: a batch of tokens of any number of sequences goes through all layers. This is the
+ * file to read first: runtime/step.c is the life of a token on one screen.
+ *
+ * Every worker of every node runs the same flat program (SPMD) and meets the others only where data
+ * crosses workers. The residual stream x [T, D] is kept once per node, computed by each node for
+ * itself from the same inputs in the same order: what crosses nodes is the output vectors of sliced
+ * matrices.
+ */
+#ifndef NUMOE_RUNTIME_STEP_H
+#define NUMOE_RUNTIME_STEP_H
+
+#include "numoe/numoe.h"
+#include "numa/pool.h"
+
+struct model;
+struct store;  /* store/store.h: all weights of a model, placed */
+struct kv_cache; /* dense/kv.h: the cache of one sequence */
+struct step;
+
+struct step_token {
+    int32_t id;
+    uint32_t position;     /* in its sequence; positions of one sequence ascend within a batch */
+    struct kv_cache *kv;   /* of its sequence; already has room for position (kv_reserve) */
+    bool want_logits;
+};
+
+/* Buffers for batches of up to max_tokens; contexts up to max_context. */
+numoe_status step_new(const struct model *model, const struct store *store, struct pools *pools,
+                      const struct topo *topo, const struct kern *kern, unsigned max_tokens,
+                      struct step **out, numoe_error *err);
+void step_free(struct step *step);
+
+/* Routing of the last batch is kept only while this is on (a copy per layer). */
+void step_keep_routes(struct step *step, bool on);
+
+/* Evaluates tokens [n]; cannot fail. Afterwards logits of token i (where wanted) are at
+ * step_logits(i), [V], until the next run; routes at step_route(). */
+void step_run(struct step *step, const struct step_token *tokens, unsigned n);
+const float *step_logits(const struct step *step, unsigned i);
+/* ids [k], weights [k] of token i in MoE layer il; false for dense layers. */
+bool step_route(const struct step *step, unsigned il, unsigned i, const int32_t **ids,
+                const float **weights, unsigned *k);
+
+#endif
