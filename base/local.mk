@@ -1,0 +1,7 @@
+core_sources += \
+	include/numoe/numoe.h \
+	base/clock.h \
+	base/knob.c base/knob.h \
+	base/log.c base/log.h \
+	base/mem.c base/mem.h \
+	base/status.c base/status.h

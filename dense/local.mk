@@ -1,0 +1,2 @@
+core_sources += \
+	dense/kv.h

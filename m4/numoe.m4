@@ -1,0 +1,135 @@
+# The checks that configure.ac is written with.
+
+# NUMOE_REQUIRE(VARIABLE, PKG-CONFIG SPEC, DEBIAN PACKAGE, RPM PACKAGE)
+# Sets VARIABLE_CFLAGS and VARIABLE_LIBS, or ends with how to get the library.
+AC_DEFUN([NUMOE_REQUIRE], [
+  PKG_CHECK_MODULES([$1], [$2], [],
+    [AC_MSG_ERROR([$2 is required and pkg-config does not find it
+  Debian, Ubuntu: apt-get install $3      Fedora, RHEL: dnf install $4
+  In a prefix of your own: PKG_CONFIG_PATH=PREFIX/lib/pkgconfig ./configure
+  pkg-config said: $$1[]_PKG_ERRORS])])
+])
+
+# NUMOE_WITH(NAME, VARIABLE, PKG-CONFIG SPEC, EFFECT)
+# Three states: --with-NAME demands it, --without-NAME ignores it, neither takes it if it is there.
+# Sets HAVE_VARIABLE (C macro and Automake conditional), VARIABLE_CFLAGS and VARIABLE_LIBS.
+AC_DEFUN([NUMOE_WITH], [
+  AC_ARG_WITH([$1],
+    [AS_HELP_STRING([--with-$1@<:@=yes|no|guess@:>@], [$4; default guess])],
+    [], [with_$1=guess])
+  numoe_with_$1=no
+  AS_CASE([$with_$1],
+    [no], [numoe_with_$1="no (not wanted)"],
+    [yes|guess], [
+      PKG_CHECK_MODULES([$2], [$3], [numoe_with_$1=yes],
+        [AS_IF([test "x$with_$1" = xyes],
+          [AC_MSG_ERROR([--with-$1 was given, but pkg-config does not find $3: $$2[]_PKG_ERRORS])])
+         numoe_with_$1="no (not found)"])],
+    [AC_MSG_ERROR([--with-$1 takes yes, no or guess, not "$with_$1"])])
+  AS_IF([test "x$numoe_with_$1" = xyes],
+    [AC_DEFINE([HAVE_$2], [1], [$4])],
+    [$2[]_CFLAGS= $2[]_LIBS=])
+  AM_CONDITIONAL([HAVE_$2], [test "x$numoe_with_$1" = xyes])
+])
+
+# NUMOE_ISA(NAME, VARIABLE, FLAGS, BODY)
+# Whether the compiler makes code for an x86 instruction set. Sets KERN_HAVE_VARIABLE (C macro and
+# Automake conditional) and VARIABLE_FLAGS; whether the processor has it is asked at run time.
+AC_DEFUN([NUMOE_ISA], [
+  numoe_isa_ok=no
+  AS_CASE([$host_cpu], [x86_64|amd64], [
+    AC_MSG_CHECKING([whether $CC can make $1 code])
+    numoe_saved_CFLAGS=$CFLAGS
+    CFLAGS="$CFLAGS $3"
+    AC_LINK_IFELSE([AC_LANG_SOURCE([[
+#include <immintrin.h>
+int main(void)
+{
+    $4
+}]])], [numoe_isa_ok=yes])
+    CFLAGS=$numoe_saved_CFLAGS
+    AC_MSG_RESULT([$numoe_isa_ok])])
+  AS_IF([test $numoe_isa_ok = yes],
+    [AC_DEFINE([KERN_HAVE_$2], [1], [$1 kernels are built])
+     numoe_isa_built="$numoe_isa_built $1"])
+  AM_CONDITIONAL([KERN_HAVE_$2], [test $numoe_isa_ok = yes])
+  AC_SUBST([$2_FLAGS], ["$3"])
+])
+
+AC_DEFUN([NUMOE_OPTION_DEBUG], [
+  AC_ARG_ENABLE([debug],
+    [AS_HELP_STRING([--enable-debug], [assertions and the allocation guard around decode steps])],
+    [], [enable_debug=no])
+  AS_IF([test "x$enable_debug" = xno],
+    [AC_DEFINE([NDEBUG], [1], [no assertions])],
+    [AC_DEFINE([NUMOE_DEBUG], [1], [the allocation guard is on])])
+])
+
+AC_DEFUN([NUMOE_OPTION_WERROR], [
+  AC_ARG_ENABLE([werror],
+    [AS_HELP_STRING([--enable-werror], [warnings are errors])], [], [enable_werror=no])
+  WARN_CFLAGS="-Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wvla"
+  AS_IF([test "x$enable_werror" != xno], [WARN_CFLAGS="$WARN_CFLAGS -Werror"])
+  AC_SUBST([WARN_CFLAGS])
+])
+
+# Fuzzing brings its own sanitizers, so this comes before NUMOE_OPTION_FUZZING.
+AC_DEFUN([NUMOE_OPTION_SANITIZERS], [
+  AC_ARG_ENABLE([sanitizers],
+    [AS_HELP_STRING([--enable-sanitizers=LIST], [e.g. address,undefined or thread])],
+    [], [enable_sanitizers=no])
+  AS_CASE([$enable_sanitizers],
+    [yes], [enable_sanitizers=address,undefined])
+  SANITIZE_FLAGS=
+  AS_IF([test "x$enable_sanitizers" != xno], [
+    SANITIZE_FLAGS="-fsanitize=$enable_sanitizers -fno-sanitize-recover=all -fno-omit-frame-pointer"
+    NUMOE_CHECK_LINK([$SANITIZE_FLAGS], [],
+      [AC_MSG_ERROR([$CC cannot link a program with $SANITIZE_FLAGS])])
+    AS_IF([test "x$with_jemalloc" = x], [with_jemalloc=no])])
+  AC_SUBST([SANITIZE_FLAGS])
+])
+
+AC_DEFUN([NUMOE_OPTION_FUZZING], [
+  AC_ARG_ENABLE([fuzzing],
+    [AS_HELP_STRING([--enable-fuzzing], [fuzz targets for make fuzz (needs clang with libFuzzer)])],
+    [], [enable_fuzzing=no])
+  FUZZ_FLAGS=
+  AS_IF([test "x$enable_fuzzing" != xno], [
+    AS_IF([test "x$enable_sanitizers" = xno],
+      [SANITIZE_FLAGS="-fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer"
+       AS_IF([test "x$with_jemalloc" = x], [with_jemalloc=no])])
+    NUMOE_CHECK_LINK([-fsanitize=fuzzer-no-link $SANITIZE_FLAGS], [],
+      [AC_MSG_ERROR([--enable-fuzzing needs clang with libFuzzer: CC=clang ./configure --enable-fuzzing
+  Debian, Ubuntu: apt-get install clang and the libclang-rt-*-dev of its version])])
+    SANITIZE_FLAGS="-fsanitize=fuzzer-no-link $SANITIZE_FLAGS"
+    FUZZ_FLAGS="-fsanitize=fuzzer"])
+  AC_SUBST([FUZZ_FLAGS])
+  AM_CONDITIONAL([FUZZING], [test "x$enable_fuzzing" != xno])
+])
+
+# NUMOE_CHECK_LINK(FLAGS, IF-YES, IF-NO)
+AC_DEFUN([NUMOE_CHECK_LINK], [
+  AC_MSG_CHECKING([whether $CC links with $1])
+  numoe_saved_CFLAGS=$CFLAGS
+  CFLAGS="$CFLAGS $1"
+  AC_LINK_IFELSE([AC_LANG_PROGRAM([[]], [[]])],
+    [CFLAGS=$numoe_saved_CFLAGS
+     AC_MSG_RESULT([yes])
+     $2],
+    [CFLAGS=$numoe_saved_CFLAGS
+     AC_MSG_RESULT([no])
+     $3])
+])
+
+# The library's symbols carry a version; a linker that cannot do it still hides the internal ones.
+AC_DEFUN([NUMOE_LD_VERSION_SCRIPT], [
+  AC_MSG_CHECKING([whether the linker takes a version script])
+  numoe_saved_LDFLAGS=$LDFLAGS
+  LDFLAGS="$LDFLAGS -Wl,--version-script=conftest.map"
+  AS_ECHO(["V_1 { global: main; local: *; };"]) >conftest.map
+  AC_LINK_IFELSE([AC_LANG_PROGRAM([[]], [[]])], [numoe_version_script=yes], [numoe_version_script=no])
+  LDFLAGS=$numoe_saved_LDFLAGS
+  rm -f conftest.map
+  AC_MSG_RESULT([$numoe_version_script])
+  AM_CONDITIONAL([HAVE_VERSION_SCRIPT], [test $numoe_version_script = yes])
+])

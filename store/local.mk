@@ -1,0 +1,3 @@
+core_sources += \
+	store/store.h \
+	store/weight.h

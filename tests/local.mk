@@ -1,0 +1,28 @@
+# A unit test is one line here and one Criterion file, tests/unit/test-X.c.
+unit_tests += tests/unit/test-base
+
+EXTRA_DIST += tests/data tests/unit/testdata.h
+
+# ------------------------------------------------------------------ how they run
+AM_TESTS_ENVIRONMENT = \
+	NUMOE_TEST_SRCDIR='$(abs_top_srcdir)'; export NUMOE_TEST_SRCDIR; \
+	NUMOE_TEST_BUILDDIR='$(abs_top_builddir)'; export NUMOE_TEST_BUILDDIR;
+
+LDADD = libnumoe-core.la $(test_libs)
+test_libs =
+if HAVE_CRITERION
+AM_CPPFLAGS += $(CRITERION_CFLAGS)
+test_libs += $(CRITERION_LIBS)
+check_PROGRAMS += $(unit_tests)
+TESTS += $(unit_tests)
+else
+script_tests += tests/no-criterion.sh
+endif
+TESTS += $(script_tests)
+EXTRA_DIST += $(script_tests) tests/run-unit
+
+# Programs speak TAP, scripts have an exit status (77: skipped).
+LOG_COMPILER = $(SHELL) $(top_srcdir)/tests/run-unit
+LOG_DRIVER = env AM_TAP_AWK='$(AWK)' $(SHELL) $(top_srcdir)/build-aux/tap-driver.sh
+TEST_EXTENSIONS = .sh
+SH_LOG_COMPILER = $(SHELL)
