@@ -28,6 +28,7 @@ struct gguf_value {
     enum gguf_type type;       /* of the elements, for arrays */
     bool is_array;
     uint64_t n;                /* elements; 1 for scalars */
+    uint64_t offset;           /* of the first element, or its length, in the file */
     const unsigned char *data; /* little-endian elements in the file, any alignment (not for strings) */
     const struct gguf_string *str; /* [n] for strings */
 };

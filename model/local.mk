@@ -1,6 +1,8 @@
 core_sources += \
 	model/chat.h \
-	model/gguf.h \
+	model/gguf.c model/gguf.h \
+	model/gguf-header.c model/gguf-header.h \
+	model/gguf-value.c \
 	model/model.h \
 	model/tokenizer.h
 
