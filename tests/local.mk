@@ -1,6 +1,8 @@
 # A unit test is one line here and one Criterion file, tests/unit/test-X.c.
 unit_tests += tests/unit/test-base
 
+script_tests += tests/check-layers.sh tests/check-symbols.sh
+
 EXTRA_DIST += tests/data tests/unit/testdata.h
 
 # ------------------------------------------------------------------ how they run
@@ -19,10 +21,10 @@ else
 script_tests += tests/no-criterion.sh
 endif
 TESTS += $(script_tests)
-EXTRA_DIST += $(script_tests) tests/run-unit
+EXTRA_DIST += $(script_tests) tests/no-criterion.sh tests/run-test
 
 # Programs speak TAP, scripts have an exit status (77: skipped).
-LOG_COMPILER = $(SHELL) $(top_srcdir)/tests/run-unit
+LOG_COMPILER = $(SHELL) $(top_srcdir)/tests/run-test
 LOG_DRIVER = env AM_TAP_AWK='$(AWK)' $(SHELL) $(top_srcdir)/build-aux/tap-driver.sh
 TEST_EXTENSIONS = .sh
 SH_LOG_COMPILER = $(SHELL)
