@@ -12,6 +12,9 @@
  *     block of a panel:   d0 d1 .. d15 | q0[0..3] q1[0..3] .. q15[0..3] | q0[4..7] q1[4..7] ..
  *
  * A panel has the bytes of its 16 rows exactly, re-arranged; panels of a matrix follow each other.
+ * Fields stand in the order of the table, scales first: units of 2 for f16, of 1 for the scale bytes
+ * of K-quants, of 4 for quants (a 32-bit lane per row). F32, F16 and BF16 have blocks of one element:
+ * element k of 16 rows stands side by side.
  * A last panel with fewer rows is filled up with zero bytes, and a zero block is zero in every
  * format that can be packed.
  */
@@ -33,12 +36,25 @@ enum format_id {
     FORMAT_IQ1_S = 19, FORMAT_IQ4_NL = 20, FORMAT_IQ3_S = 21, FORMAT_IQ2_S = 22,
     FORMAT_IQ4_XS = 23, FORMAT_I8 = 24, FORMAT_I16 = 25, FORMAT_I32 = 26, FORMAT_I64 = 27,
     FORMAT_F64 = 28, FORMAT_IQ1_M = 29, FORMAT_BF16 = 30, FORMAT_TQ1_0 = 34, FORMAT_TQ2_0 = 35,
-    FORMAT_MXFP4 = 39, FORMAT_NVFP4 = 40, FORMAT_MAX = 64,
+    FORMAT_MXFP4 = 39, FORMAT_NVFP4 = 40, FORMAT_Q1_0 = 41, FORMAT_MAX = 64,
 };
 
 struct format_field {
     uint16_t offset, bytes; /* within a block */
-    uint8_t unit;           /* bytes that stay together, 0 ends the list */
+    uint8_t unit;           /* bytes that stay together; 0 ends the list */
+};
+
+/* A block of a quantized format as small integers:
+ *
+ *     x[i] = d * scale[i / 16] * q[i] - dmin * min[i / 16]
+ *
+ * with the scales of 32 elements standing twice. d * scale * q is exact in float. scale is 1 where a
+ * format has but one, min and dmin are 0 where it has none. Formats that offset their scales or
+ * quants are brought to this form by powers of two: IQ1 has q = 8 * grid +- 1 and d / 8. */
+struct format_ints {
+    float d, dmin;
+    int8_t scale[16], min[16];
+    int8_t q[256];
 };
 
 struct format {
@@ -46,8 +62,8 @@ struct format {
     uint16_t block_elems, block_bytes;
     bool computable;        /* dequantization, packing and a matrix kernel exist */
     bool fast;              /* more than the reference kernel exists on AVX2 and later */
-    struct format_field field[8];
-    void (*dequant_block)(const void *block, float *out); /* [block_elems]; NULL unless computable */
+    struct format_field field[6]; /* in the order they have in a panel */
+    void (*decode)(const void *block, struct format_ints *out); /* NULL for F32, F16, BF16 */
 };
 
 /* NULL for an id that no known version of the format defines. */

@@ -14,6 +14,23 @@
  *  - Quantized weights meet int8 activations (one scale per 32 elements); F32, F16 and BF16 weights meet
  *    float activations, and are computed in float.
  *
+ * What a matmul computes, for every row and token, K ascending (names of struct format_ints):
+ *
+ *     F32, F16, BF16   acc += w[k] * x[k]                                one accumulator, k = 0, 1, ..
+ *     quantized        for each block of the format:
+ *                          t = u = 0
+ *                          for each group g of 32 elements of the block, with its halves h of 16:
+ *                              t += xd[g] * (float)(sum over h of scale[h] * (sum of q * xq))
+ *                              u += xd[g] * (float)(sum over h of min[h] * xs[h])
+ *                          acc += d * t
+ *                          acc -= dmin * u                               formats with minima only
+ *
+ * The integers in parentheses are exact and below 2^24 in every format, so their floats are exact too,
+ * and it is free how they are come by: scales of 32 elements may be applied once or to a float, an
+ * offset of unsigned quants may be taken back through xs (q - 32 as q, less 32 * xs). Each += may be
+ * fused or not, but the same way everywhere in one instruction set; t and u begin with a product.
+ * Non-finite activations give NaN.
+ *
  * Functions are filled reference first (kernels/ref), then overridden (kernels/avx2, kernels/avx512),
  * so an entry that nobody made fast still works. NUMOE_ISA=ref|avx2|avx512 forces a ceiling.
  */
@@ -31,14 +48,14 @@ struct kern_act {
     unsigned k;        /* K */
     const float *f;    /* [n, K]                                    KERN_ACT_F32 */
     const int8_t *q;   /* [n, K] in [-127, 127], 64-byte aligned    KERN_ACT_Q8 */
-    const float *d;    /* [n, K/32] scale of 32 elements: x = d * q */
-    const int16_t *s;  /* [n, K/16] sum of 16 q */
+    const float *d;    /* [n, K/32] scale of 32 elements: x = d * q     xd in the formulas */
+    const int16_t *s;  /* [n, K/16] sum of 16 q                         xs */
 };
 /* Row t of each array begins at t * (its row length); K % 32 == 0 for Q8 (K % block_elems always). */
 
 /* y[yi(t) * ldy + r] = sum over k of W[r, k] * x[xi(t), k]   for r in [0, n_row), t in [0, n_token).
  * panels: ceil(n_row / 16) packed panels, 64-byte aligned. xi, yi: [n_token], NULL is the identity.
- * Rows n_row.. of the last panel are computed nowhere and written nowhere. No overlap. */
+ * Rows n_row.. of the last panel are zero blocks and are written nowhere. No overlap. */
 typedef void kern_matmul_fn(const void *panels, unsigned n_row, const struct kern_act *x,
                             const uint32_t *xi, const uint32_t *yi, unsigned n_token, float *y,
                             size_t ldy);
@@ -48,8 +65,10 @@ struct kern {
 
     kern_matmul_fn *matmul[FORMAT_MAX]; /* NULL where !format.computable */
 
-    /* q, d, s of k elements (k % 32 == 0): d = max|x| / 127 of each 32, q = x / d rounded to nearest
-     * even; a block of zeros (or with a NaN) has d = 0 (NaN stays NaN: d = NaN). */
+    /* q, d, s of k elements (k % 32 == 0). Of each 32: max = max|x|, d = max / 127 and
+     * q = x * (127 / max) rounded to nearest even. d below the smallest normal float counts as a
+     * block of zeros: d = 0, q = 0. A block with NaN or infinity has d = NaN, q = 0. All of this
+     * equal on every instruction set (no fused operation is involved). */
     void (*quantize)(const float *x, size_t k, int8_t *q, float *d, int16_t *s);
 
     /* y = x / sqrt(mean(x^2) + eps) * w   [n]; y may be x; w NULL is all ones. Sum of squares in a
@@ -57,10 +76,13 @@ struct kern {
     void (*rmsnorm)(const float *x, const float *w, size_t n, float eps, float *y);
 
     void (*add)(float *y, const float *x, size_t n);                   /* y += x */
-    void (*axpy)(float *y, float a, const float *x, size_t n);         /* y += a * x, fused per element */
+    void (*axpy)(float *y, float a, const float *x, size_t n);         /* y += a * x */
     void (*scale)(float *y, float a, size_t n);                        /* y *= a */
+
+    /* Through the exponential of kernels/expf.h. NaN gives NaN; sigmoid is 0 and 1 at the infinities,
+     * silu(-inf) is NaN. */
     void (*silu_mul)(const float *g, const float *u, size_t n, float *y); /* y = silu(g) * u; y may be g or u */
-    /* gpt-oss: g = min(g, limit), u = clamp(u, +-limit); y = (u + 1) * g * sigmoid(alpha * g) */
+    /* gpt-oss: g = min(g, limit), u = clamp(u, +-limit); y = (u + 1) * (g * sigmoid(alpha * g)) */
     void (*swiglu_oai)(const float *g, const float *u, size_t n, float alpha, float limit, float *y);
     void (*sigmoid)(const float *x, size_t n, float *y);               /* y may be x */
 
@@ -69,7 +91,8 @@ struct kern {
     void (*attn_qk)(const float *q, size_t ldq, unsigned n_head, const void *k, bool k_is_f16,
                     size_t ldk, unsigned n_pos, unsigned n, float *s, size_t lds);
     /* In place s = exp(s - max(s)) over [0, n_pos); returns the max and the sum in *max, *sum.
-     * n_pos >= 1. */
+     * n_pos >= 1. A score of -inf gives 0; all -inf give max = -inf and sum = 0. NaN or +inf among
+     * the scores gives a NaN there and as the sum; the max is that of the others. */
     void (*attn_exp)(float *s, unsigned n_pos, float *max, float *sum);
     /* o[h * ldo + :] = sum over p ascending of s[h * lds + p] * v[p * ldv + :]   length n. */
     void (*attn_sv)(const float *s, size_t lds, unsigned n_head, const void *v, bool v_is_f16,

@@ -1,5 +1,7 @@
 core_sources += \
-	kernels/format.h \
+	kernels/format.c kernels/format.h \
+	kernels/format-decode.c kernels/format-decode.h \
+	kernels/format-tables.c kernels/format-tables.h \
 	kernels/kern.h
 
 # Compiled with the flags of their instruction set, where the compiler has them:
