@@ -1,2 +1,6 @@
 core_sources += \
+	runtime/engine.c runtime/engine.h \
+	runtime/generate.c \
+	runtime/sampler.c runtime/sampler.h \
+	runtime/session.c \
 	runtime/step.h

@@ -103,7 +103,8 @@ NUMOE_API void numoe_engine_params_init(numoe_engine_params *params);
 NUMOE_API numoe_status numoe_engine_open(const numoe_engine_params *params, numoe_engine **engine,
                                          numoe_error *err);
 
-/* Stops the workers and frees everything. All sessions must have been freed. NULL is allowed. */
+/* Stops the workers and frees everything. All sessions must have been freed: with one still open the
+ * engine is kept, and an error is logged. NULL is allowed. */
 NUMOE_API void numoe_engine_close(numoe_engine *engine);
 
 /* What was loaded and where; strings live as long as the engine. */
@@ -129,7 +130,8 @@ typedef struct numoe_engine_info {
 NUMOE_API const numoe_engine_info *numoe_engine_get_info(const numoe_engine *engine);
 
 /* Read bandwidth of the engine's own workers over memory of their own nodes, bytes/second, all
- * workers together. Measured on the first call (about 0.3 s), remembered afterwards. */
+ * workers together. Measured on the first call (about 0.3 s), remembered afterwards; 0 where there was no
+ * memory to measure with (a warning is logged). */
 NUMOE_API double numoe_engine_bandwidth(numoe_engine *engine);
 
 /* ------------------------------------------------------------------ text */
@@ -150,6 +152,9 @@ NUMOE_API numoe_status numoe_tokenize(const numoe_engine *engine, const char *te
 NUMOE_API const char *numoe_token_text(const numoe_engine *engine, int32_t id, bool special,
                                        size_t *n_bytes);
 
+/* The token that begins a text in this model's vocabulary; -1 if it has none. */
+NUMOE_API int32_t numoe_token_bos(const numoe_engine *engine);
+
 /* True for EOS, end-of-turn and the like. */
 NUMOE_API bool numoe_token_is_eog(const numoe_engine *engine, int32_t id);
 
@@ -168,7 +173,8 @@ NUMOE_API numoe_status numoe_chat_render(const numoe_engine *engine, const numoe
 
 /* ------------------------------------------------------------------ sessions */
 
-/* n_ctx 0: the model's own context. Memory for the KV cache is taken as the sequence grows. */
+/* n_ctx 0: the model's own context; NUMOE_E_INPUT_CONTEXT for more than that. Memory for the KV cache
+ * is taken as the sequence grows. */
 NUMOE_API numoe_status numoe_session_new(numoe_engine *engine, unsigned n_ctx,
                                          numoe_session **session, numoe_error *err);
 NUMOE_API void numoe_session_free(numoe_session *session); /* NULL is allowed */
@@ -178,7 +184,8 @@ NUMOE_API void numoe_session_free(numoe_session *session); /* NULL is allowed */
 NUMOE_API numoe_status numoe_session_append(numoe_session *session, const int32_t *ids, size_t n,
                                             numoe_error *err);
 
-/* Forgets everything from position n on (pending tokens too). */
+/* Forgets everything from position n on (pending tokens too). Where evaluated tokens are forgotten
+ * there are no logits until something is evaluated again. */
 NUMOE_API void numoe_session_truncate(numoe_session *session, size_t n);
 
 NUMOE_API size_t numoe_session_length(const numoe_session *session);  /* evaluated and pending */
@@ -186,8 +193,10 @@ NUMOE_API size_t numoe_session_pending(const numoe_session *session); /* appende
 NUMOE_API unsigned numoe_session_context(const numoe_session *session);
 NUMOE_API const int32_t *numoe_session_tokens(const numoe_session *session); /* [length] */
 
-/* Asks a running numoe_step() or numoe_generate() on this session to return soon with
- * NUMOE_E_STATE_CANCELLED; the session stays usable. Any thread, async-signal-safe. */
+/* Asks a running numoe_step() or numoe_generate() on this session, or else the next one, to return
+ * before it evaluates anything more: numoe_step() with NUMOE_E_STATE_CANCELLED, numoe_generate() with
+ * NUMOE_FINISH_CANCEL. One request stops one call; the session stays usable. Any thread,
+ * async-signal-safe. */
 NUMOE_API void numoe_session_cancel(numoe_session *session);
 
 /* Logits of every evaluated position, in order: logits [V], owned by the engine, valid in the call. */
@@ -206,12 +215,15 @@ NUMOE_API void numoe_session_on_route(numoe_session *session, numoe_route_fn fn,
 NUMOE_API numoe_status numoe_step(numoe_engine *engine, numoe_session *const *sessions,
                                   size_t n_session, numoe_error *err);
 
-/* Logits [V] after the last token; NULL while tokens are pending or none were evaluated. Owned by
- * the session, valid until its next step. */
+/* Logits [V] after the last token; NULL while tokens are pending, none were evaluated, or the last
+ * evaluated one was forgotten. Owned by the session, valid until its next step. */
 NUMOE_API const float *numoe_session_logits(const numoe_session *session);
 
 /* ------------------------------------------------------------------ sampling, generation */
 
+/* A token is chosen in this order: repetition penalty (a positive logit is divided by it, a negative
+ * one multiplied), top-k, top-p over what top-k left, min-p, then a draw from what remains at the
+ * given temperature. */
 typedef struct numoe_sampler_params {
     float temperature;     /* 0: greedy (lowest id wins ties) */
     float top_p;           /* 1: off */
@@ -225,13 +237,15 @@ typedef struct numoe_sampler_params {
 typedef struct numoe_sampler numoe_sampler;
 
 NUMOE_API void numoe_sampler_params_init(numoe_sampler_params *params); /* greedy, nothing on */
-NUMOE_API numoe_status numoe_sampler_new(const numoe_sampler_params *params,
+/* For logits of n_vocab tokens. NUMOE_E_INPUT names the parameter that is out of range. */
+NUMOE_API numoe_status numoe_sampler_new(const numoe_sampler_params *params, size_t n_vocab,
                                          numoe_sampler **sampler, numoe_error *err);
-NUMOE_API void numoe_sampler_free(numoe_sampler *sampler);
+NUMOE_API void numoe_sampler_free(numoe_sampler *sampler); /* NULL is allowed */
 
 /* Picks a token from logits [n_vocab]; `history` [n_history] are the tokens so far. Deterministic
- * for a given seed and sequence of calls. */
-NUMOE_API int32_t numoe_sampler_pick(numoe_sampler *sampler, const float *logits, size_t n_vocab,
+ * for a given seed and sequence of calls, and the same on every machine. -1 if a logit is NaN or
+ * +infinity, or none is above -infinity: then there is nothing to choose by. */
+NUMOE_API int32_t numoe_sampler_pick(numoe_sampler *sampler, const float *logits,
                                      const int32_t *history, size_t n_history);
 
 typedef enum numoe_finish {
@@ -265,7 +279,8 @@ typedef struct numoe_generate_result {
 } numoe_generate_result;
 
 /* Evaluates what is pending, then samples and evaluates until a reason to finish. The sampled ids
- * are appended to the session (the last one may still be pending). */
+ * are appended to the session, the one that ended the turn too (the last one may still be pending).
+ * Text that may be the beginning of a stop string is held back until that is decided. */
 NUMOE_API numoe_status numoe_generate(numoe_session *session, numoe_sampler *sampler,
                                       const numoe_generate_params *params,
                                       numoe_generate_result *result, numoe_error *err);

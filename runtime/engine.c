@@ -1,0 +1,302 @@
+/* An engine's life: what is opened in which order, what is known about it afterwards, and the text
+ * functions of the public header, which only need the vocabulary.
+ *
+ * Owns nothing that computes: model/ reads, store/ places, runtime/step.c evaluates. Everything
+ * that can be refused (instruction set, topology, file, vocabulary) is refused before the first
+ * weight is read. */
+#include "runtime/engine.h"
+
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "model/chat.h"
+#include "numa/bandwidth.h"
+
+#define CHUNK_TOKENS_DEFAULT 512u
+#define CHUNK_TOKENS_MAX     65536u
+
+void numoe_engine_params_init(numoe_engine_params *params)
+{
+    *params = (numoe_engine_params){.chunk_tokens = CHUNK_TOKENS_DEFAULT};
+}
+
+static numoe_status check_params(const numoe_engine_params *params, numoe_error *err)
+{
+    if (!params->model_path || !params->model_path[0]) {
+        return status_fail(err, NUMOE_E_INPUT, "no model file is named");
+    }
+    if (params->chunk_tokens > CHUNK_TOKENS_MAX) {
+        return status_fail(err, NUMOE_E_INPUT, "chunk of %u tokens: at most %u are possible",
+                           params->chunk_tokens, CHUNK_TOKENS_MAX);
+    }
+    if (params->kv_type < NUMOE_KV_AUTO || params->kv_type > NUMOE_KV_F16) {
+        return status_fail(err, NUMOE_E_INPUT, "type %d of the KV cache is not known",
+                           (int)params->kv_type);
+    }
+    return NUMOE_OK;
+}
+
+/* A token without a row in the embedding matrix could be typed but not evaluated. The other way
+ * round is common: matrices are padded. */
+static numoe_status check_vocabulary(const struct model *model, const struct tokenizer *tok,
+                                     numoe_error *err)
+{
+    unsigned n_token = tokenizer_n_vocab(tok);
+
+    if (n_token > model->hp.n_vocab) {
+        return status_fail(err, NUMOE_E_FILE_MODEL,
+                           "vocabulary has %u tokens, token_embd.weight only %u rows", n_token,
+                           model->hp.n_vocab);
+    }
+    return NUMOE_OK;
+}
+
+static bool kv_is_f16(numoe_kv_type type, const struct model *model)
+{
+    if (type != NUMOE_KV_AUTO) {
+        return type == NUMOE_KV_F16;
+    }
+    for (unsigned il = 0; il < model->hp.n_layer; il++) {
+        if (model->layer[il].src[SLOT_O].format_id != FORMAT_F32) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* ------------------------------------------------------------------ what is known */
+
+static const char *dominant_type(const struct gguf *g)
+{
+    uint64_t bytes[FORMAT_MAX] = {0};
+    uint32_t best = 0;
+
+    for (uint64_t i = 0; i < g->n_tensor; i++) {
+        uint32_t id = g->tensor[i].format_id;
+        bytes[id] += g->tensor[i].bytes;
+        best = bytes[id] > bytes[best] ? id : best;
+    }
+    return format_find(best)->name;
+}
+
+/* Bytes of w that node `in` holds. */
+static uint64_t weight_node_bytes(const struct weight *w, unsigned in)
+{
+    if (!weight_present(w) || !w->part) {
+        return 0;
+    }
+    const struct weight_part *part = &w->part[in];
+    uint64_t n_panel = (part->row1 - part->row0 + PANEL_ROWS - 1) / PANEL_ROWS;
+    return n_panel * w->panel_bytes * w->n_mat;
+}
+
+static uint64_t store_node_bytes(const struct store *store, unsigned in)
+{
+    uint64_t bytes = 0;
+
+    for (unsigned slot = 0; slot < N_MODEL_SLOT; slot++) {
+        bytes += weight_node_bytes(&store->w[slot], in);
+    }
+    for (unsigned il = 0; il < store->model->hp.n_layer; il++) {
+        for (unsigned slot = N_MODEL_SLOT; slot < N_SLOT; slot++) {
+            bytes += weight_node_bytes(&store->layer[il][slot], in);
+        }
+    }
+    return bytes;
+}
+
+static numoe_status describe_placement(numoe_engine *e, numoe_error *err)
+{
+    unsigned n_node = e->store->n_node;
+    struct strbuf *b = &e->placement;
+
+    if (n_node == 1) {
+        return strbuf_printf(b, err, "all weights on node %u, %u worker%s",
+                             e->topo->node[0].os_index, pools_n_worker(e->pools),
+                             pools_n_worker(e->pools) == 1 ? "" : "s");
+    }
+    FORWARD_IF(strbuf_printf(b, err, "rows of every matrix cut over %u nodes:", n_node));
+    for (unsigned in = 0; in < n_node; in++) {
+        double share = (double)store_node_bytes(e->store, in) / (double)MAX(e->store->bytes, 1);
+        FORWARD_IF(strbuf_printf(b, err, "%s node %u %.0f %% with %u worker%s", in ? "," : "",
+                                 e->topo->node[in].os_index, share * 100,
+                                 pools_node_workers(e->pools, in),
+                                 pools_node_workers(e->pools, in) == 1 ? "" : "s"));
+    }
+    return NUMOE_OK;
+}
+
+static numoe_status fill_info(numoe_engine *e, double load_seconds, numoe_error *err)
+{
+    const struct model *m = e->model;
+
+    FORWARD_IF(describe_placement(e, err));
+    e->info = (numoe_engine_info){
+        .model_name = m->name,
+        .arch = m->arch,
+        .type_name = dominant_type(m->gguf),
+        .isa = e->kern->isa,
+        .machine = e->topo->description,
+        .placement = e->placement.data,
+        .n_layer = m->hp.n_layer,
+        .n_expert = m->hp.n_expert,
+        .n_expert_used = m->hp.n_expert_used,
+        .n_vocab = m->hp.n_vocab,
+        .n_embd = m->hp.n_embd,
+        .n_ctx_train = m->hp.n_ctx_train,
+        .n_node = pools_n_node(e->pools),
+        .n_worker = pools_n_worker(e->pools),
+        .n_param = m->n_param,
+        .weight_bytes = e->store->bytes,
+        .active_bytes = m->active.dense + m->active.shared + m->active.routed,
+        .kv_token_bytes = kv_token_bytes(m, e->kv_f16),
+        .load_seconds = load_seconds,
+        .kv_type = e->kv_f16 ? NUMOE_KV_F16 : NUMOE_KV_F32,
+    };
+    return NUMOE_OK;
+}
+
+const numoe_engine_info *numoe_engine_get_info(const numoe_engine *engine)
+{
+    return &engine->info;
+}
+
+double numoe_engine_bandwidth(numoe_engine *engine)
+{
+    if (!engine->bandwidth_known) {
+        numoe_error err;
+        if (bandwidth_read(engine->pools, engine->topo, &engine->bandwidth_bps, NULL, &err) !=
+            NUMOE_OK) {
+            log_warn("memory bandwidth was not measured: %s", err.text);
+            engine->bandwidth_bps = 0;
+        }
+        engine->bandwidth_known = true;
+    }
+    return engine->bandwidth_bps;
+}
+
+/* ------------------------------------------------------------------ open and close */
+
+/* What a half-opened engine has is released here too: every release takes NULL. */
+static void engine_free(numoe_engine *e)
+{
+    mem_free(e->span);
+    mem_free(e->token);
+    strbuf_fini(&e->placement);
+    step_free(e->step);
+    store_free(e->store);
+    pools_free(e->pools);
+    tokenizer_close(e->tok);
+    model_close(e->model);
+    topo_free(e->topo);
+    mem_free(e);
+}
+
+static numoe_status engine_load(numoe_engine *e, const numoe_engine_params *params,
+                                numoe_error *err)
+{
+    double start = clock_seconds();
+
+    FORWARD_IF(kern_select(&e->kern, err));
+    FORWARD_IF(topo_load(params->topology, &e->topo, err));
+    FORWARD_IF(model_open(params->model_path, &e->model, err));
+    numoe_status status = tokenizer_open(e->model->gguf, &e->tok, err);
+    if (status == NUMOE_OK) {
+        status = check_vocabulary(e->model, e->tok, err);
+    }
+    if (status != NUMOE_OK) {
+        return status_context(err, status, "%s", params->model_path);
+    }
+    e->kv_f16 = kv_is_f16(params->kv_type, e->model);
+    e->chunk_tokens = params->chunk_tokens ? params->chunk_tokens : CHUNK_TOKENS_DEFAULT;
+    FORWARD_IF(mem_new(&e->token, e->chunk_tokens, sizeof *e->token, "batch", err));
+    FORWARD_IF(mem_new(&e->span, e->chunk_tokens, sizeof *e->span, "batch", err));
+    FORWARD_IF(pools_new(e->topo, params->n_thread, &e->pools, err));
+    FORWARD_IF(store_load(e->model, e->topo, e->pools, params->progress, params->progress_arg,
+                          &e->store, err));
+    FORWARD_IF(
+        step_new(e->model, e->store, e->pools, e->topo, e->kern, e->chunk_tokens, &e->step, err));
+    return fill_info(e, clock_seconds() - start, err);
+}
+
+numoe_status numoe_engine_open(const numoe_engine_params *params, numoe_engine **engine,
+                               numoe_error *err)
+{
+    numoe_engine *e;
+
+    FORWARD_IF(check_params(params, err));
+    FORWARD_IF(mem_new(&e, 1, sizeof *e, "engine", err));
+    numoe_status status = engine_load(e, params, err);
+    if (status != NUMOE_OK) {
+        engine_free(e);
+        return status;
+    }
+    *engine = e;
+    return NUMOE_OK;
+}
+
+void numoe_engine_close(numoe_engine *engine)
+{
+    if (!engine) {
+        return;
+    }
+    if (engine->n_session) {
+        log_error("engine is not closed: %u of its sessions are still open", engine->n_session);
+        return;
+    }
+    engine_free(engine);
+}
+
+/* ------------------------------------------------------------------ text */
+
+numoe_status numoe_tokenize(const numoe_engine *engine, const char *text, size_t text_bytes,
+                            unsigned flags, int32_t *ids, size_t cap, size_t *n, numoe_error *err)
+{
+    int32_t *all;
+    size_t n_all;
+
+    FORWARD_IF(tokenizer_encode(engine->tok, text, text_bytes, flags, &all, &n_all, err));
+    if (MIN(n_all, cap)) {
+        memcpy(ids, all, MIN(n_all, cap) * sizeof *ids);
+    }
+    mem_free(all);
+    *n = n_all;
+    return NUMOE_OK;
+}
+
+const char *numoe_token_text(const numoe_engine *engine, int32_t id, bool special, size_t *n_bytes)
+{
+    return tokenizer_text(engine->tok, id, special, n_bytes);
+}
+
+int32_t numoe_token_bos(const numoe_engine *engine)
+{
+    return tokenizer_bos(engine->tok);
+}
+
+bool numoe_token_is_eog(const numoe_engine *engine, int32_t id)
+{
+    return tokenizer_is_eog(engine->tok, id);
+}
+
+numoe_status numoe_chat_render(const numoe_engine *engine, const numoe_message *messages,
+                               size_t n_message, bool add_generation_prompt, char **text,
+                               numoe_error *err)
+{
+    struct strbuf b = {0};
+
+    numoe_status status = chat_render(engine->model->gguf, engine->tok, messages, n_message,
+                                      add_generation_prompt, &b, err);
+    if (status == NUMOE_OK) {
+        /* A copy of its own, because the caller releases it with the C library's free(). */
+        char *copy = strdup(b.data ? b.data : "");
+        if (copy) {
+            *text = copy;
+        } else {
+            status = status_fail(err, NUMOE_E_MEMORY, "no memory for a prompt of %zu bytes", b.len);
+        }
+    }
+    strbuf_fini(&b);
+    return status;
+}

@@ -1,0 +1,63 @@
+/* Inside of an engine and of a session: shared by the files of runtime/ only. */
+#ifndef NUMOE_RUNTIME_ENGINE_H
+#define NUMOE_RUNTIME_ENGINE_H
+
+#include <stdatomic.h>
+
+#include "kernels/kern.h"
+#include "dense/kv.h"
+#include "model/tokenizer.h"
+#include "runtime/step.h"
+#include "store/store.h"
+
+/* The tokens of one session in a batch: [first, first + n) of engine.token. */
+struct span {
+    numoe_session *session;
+    unsigned first, n;
+};
+
+struct numoe_engine {
+    const struct kern *kern;
+    struct topo *topo;
+    struct model *model;
+    struct tokenizer *tok;
+    struct pools *pools;
+    struct store *store;
+    struct step *step;
+
+    unsigned chunk_tokens;
+    bool kv_f16;
+    numoe_engine_info info;
+    struct strbuf placement; /* what info.placement points to */
+    double bandwidth_bps;
+    bool bandwidth_known;
+
+    unsigned n_session;       /* open ones */
+    uint64_t n_step;          /* serial number of the running step, for numoe_session.in_step */
+    struct step_token *token; /* [chunk_tokens] the batch of the running step */
+    struct span *span;        /* [chunk_tokens] whose they are: every span has a token */
+};
+
+struct numoe_session {
+    numoe_engine *engine;
+    struct kv_cache *kv;
+    unsigned n_ctx;
+    int32_t *id;             /* [cap]; [0, n_done) are evaluated, [n_done, n) pending */
+    size_t n, n_done, cap;
+    float *logits;           /* [V] after token n_done - 1 */
+    bool has_logits;
+    uint64_t in_step;        /* the step that has this session already */
+    atomic_bool cancelled;   /* Sync: atomic; set anywhere, taken by the thread that steps */
+    numoe_logits_fn on_logits;
+    void *on_logits_arg;
+    numoe_route_fn on_route;
+    void *on_route_arg;
+};
+
+/* True once for each numoe_session_cancel() that was not answered yet. */
+static inline bool session_take_cancel(numoe_session *s)
+{
+    return atomic_exchange_explicit(&s->cancelled, false, memory_order_relaxed);
+}
+
+#endif

@@ -1,0 +1,208 @@
+/* The loop that turns logits into text: evaluate, pick, append, say, until there is a reason to
+ * stop. Owns what is said and what is held back; the evaluation is numoe_step()'s.
+ *
+ * Text leaves in whole UTF-8 sequences (model/tokenizer.h sees to that). A tail that may be the
+ * beginning of a stop string waits here until later text decides. */
+#include <string.h>
+
+#include "base/clock.h"
+#include "runtime/engine.h"
+
+/* What was generated and not yet handed out. */
+struct stream {
+    const numoe_generate_params *params;
+    struct detokenizer detok;
+    struct strbuf text;
+    bool refused; /* the callback returned false: nothing more may be said */
+};
+
+static void stream_emit(struct stream *s, size_t n)
+{
+    if (n == 0) {
+        return;
+    }
+    if (s->params->on_text && !s->refused) {
+        s->refused = !s->params->on_text(s->params->arg, s->text.data, n);
+    }
+    s->text.len -= n;
+    memmove(s->text.data, s->text.data + n, s->text.len + 1);
+}
+
+static bool has_stop_at(const struct stream *s, size_t at)
+{
+    for (size_t i = 0; i < s->params->n_stop; i++) {
+        size_t n = strlen(s->params->stop[i]);
+        if (n <= s->text.len - at && memcmp(s->text.data + at, s->params->stop[i], n) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Where the first stop string begins in the text; the text's length if there is none. */
+static size_t find_stop(const struct stream *s)
+{
+    size_t at = 0;
+
+    while (at < s->text.len && !has_stop_at(s, at)) {
+        at++;
+    }
+    return at;
+}
+
+/* The longest tail of the text with which a stop string begins. */
+static size_t undecided_tail(const struct stream *s)
+{
+    size_t longest = 0;
+
+    for (size_t i = 0; i < s->params->n_stop; i++) {
+        const char *stop = s->params->stop[i];
+        for (size_t n = MIN(strlen(stop) - 1, s->text.len); n > longest; n--) {
+            if (memcmp(s->text.data + s->text.len - n, stop, n) == 0) {
+                longest = n;
+            }
+        }
+    }
+    return longest;
+}
+
+/* Takes a token in and says what can be said. *stopped: a stop string was met. */
+static numoe_status stream_push(struct stream *s, int32_t id, bool *stopped, numoe_error *err)
+{
+    FORWARD_IF(detokenizer_push(&s->detok, id, &s->text, err));
+    size_t stop = find_stop(s);
+    *stopped = stop < s->text.len;
+    stream_emit(s, *stopped ? stop : s->text.len - undecided_tail(s));
+    return NUMOE_OK;
+}
+
+/* Nothing follows: what was held back is text after all. */
+static numoe_status stream_end(struct stream *s, numoe_error *err)
+{
+    FORWARD_IF(detokenizer_flush(&s->detok, &s->text, err));
+    stream_emit(s, find_stop(s));
+    return NUMOE_OK;
+}
+
+static numoe_status check_stops(const numoe_generate_params *params, numoe_error *err)
+{
+    for (size_t i = 0; i < params->n_stop; i++) {
+        unsigned char first = (unsigned char)params->stop[i][0];
+        if (first == 0) {
+            return status_fail(err, NUMOE_E_INPUT, "stop string %zu is empty", i);
+        }
+        if ((first & 0xc0) == 0x80) { /* it would cut a character of the text in two */
+            return status_fail(err, NUMOE_E_INPUT, "stop string %zu is not UTF-8", i);
+        }
+    }
+    return NUMOE_OK;
+}
+
+/* Evaluates all that is pending, telling how far it is. */
+static numoe_status evaluate_prompt(numoe_session *s, const numoe_generate_params *params,
+                                    numoe_error *err)
+{
+    size_t total = numoe_session_pending(s);
+
+    for (size_t left = total; left > 0; left = numoe_session_pending(s)) {
+        if (params->on_prompt) {
+            params->on_prompt(params->arg, total - left, total);
+        }
+        FORWARD_IF(numoe_step(s->engine, &s, 1, err));
+    }
+    if (params->on_prompt && total) {
+        params->on_prompt(params->arg, total, total);
+    }
+    return NUMOE_OK;
+}
+
+/* Picks tokens and evaluates them; *finish says why it ended, *n how many were picked. */
+static numoe_status generate_tokens(numoe_session *s, numoe_sampler *sampler, struct stream *stream,
+                                    numoe_finish *finish, size_t *n, numoe_error *err)
+{
+    const numoe_generate_params *params = stream->params;
+
+    for (;;) {
+        if (numoe_session_pending(s)) {
+            FORWARD_IF(numoe_step(s->engine, &s, 1, err));
+        }
+        if (s->n == s->n_ctx) {
+            *finish = NUMOE_FINISH_CONTEXT;
+            return NUMOE_OK;
+        }
+        int32_t id = numoe_sampler_pick(sampler, s->logits, s->id, s->n);
+        if (id < 0) {
+            return status_fail(err, NUMOE_E_FILE_MODEL,
+                               "no token can be chosen after position %zu: the model's output is "
+                               "not a number, its weights are damaged or overflow their type",
+                               s->n - 1);
+        }
+        FORWARD_IF(numoe_session_append(s, &id, 1, err));
+        ++*n;
+        bool stopped;
+        FORWARD_IF(stream_push(stream, id, &stopped, err));
+        if (stream->refused) {
+            *finish = NUMOE_FINISH_CANCEL;
+            return NUMOE_OK;
+        }
+        if (stopped) {
+            *finish = NUMOE_FINISH_STOP;
+            return NUMOE_OK;
+        }
+        if (!params->ignore_eog && tokenizer_is_eog(s->engine->tok, id)) {
+            *finish = NUMOE_FINISH_EOG;
+            return NUMOE_OK;
+        }
+        if (params->max_tokens && *n == params->max_tokens) {
+            *finish = NUMOE_FINISH_LENGTH;
+            return NUMOE_OK;
+        }
+    }
+}
+
+/* After a cut the logits of the last token are gone: it is evaluated again. */
+static numoe_status prepare(numoe_session *s, numoe_error *err)
+{
+    if (s->n == 0) {
+        return status_fail(err, NUMOE_E_INPUT, "there is nothing to continue: the prompt is empty");
+    }
+    if (numoe_session_pending(s) == 0 && !s->has_logits) {
+        s->n_done--;
+    }
+    return NUMOE_OK;
+}
+
+numoe_status numoe_generate(numoe_session *session, numoe_sampler *sampler,
+                            const numoe_generate_params *params, numoe_generate_result *result,
+                            numoe_error *err)
+{
+    struct stream stream = {.params = params};
+    numoe_generate_result r = {.finish = NUMOE_FINISH_CANCEL};
+    double start = clock_seconds(), middle;
+
+    FORWARD_IF(check_stops(params, err));
+    FORWARD_IF(prepare(session, err));
+    detokenizer_init(&stream.detok, session->engine->tok, params->special);
+    r.n_prompt = numoe_session_pending(session);
+    numoe_status status = evaluate_prompt(session, params, err);
+    r.prompt_seconds = (middle = clock_seconds()) - start;
+    if (status == NUMOE_OK) {
+        status = generate_tokens(session, sampler, &stream, &r.finish, &r.n_generated, err);
+    }
+    if (status == NUMOE_E_STATE_CANCELLED) {
+        r.finish = NUMOE_FINISH_CANCEL;
+        status = NUMOE_OK;
+    }
+    r.generate_seconds = clock_seconds() - middle;
+    if (r.finish != NUMOE_FINISH_STOP) {
+        numoe_status end_status = stream_end(&stream, status == NUMOE_OK ? err : NULL);
+        status = status == NUMOE_OK ? end_status : status;
+    }
+    strbuf_fini(&stream.text);
+    /* Who asked while this call ran has what it wanted, whatever the call ended for. */
+    (void)session_take_cancel(session);
+    if (status == NUMOE_OK) {
+        *result = r;
+    }
+    return status;
+}

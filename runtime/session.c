@@ -1,0 +1,274 @@
+/* Sessions: the tokens of a sequence, what of them is evaluated, and how the pending tokens of many
+ * sessions become one batch. Owns the bookkeeping; the arithmetic is in runtime/step.c.
+ *
+ * A step changes a session only after the batch was evaluated, and everything that can fail
+ * (arguments, memory of the KV caches) comes before: after an error each session is as it was. */
+#include <string.h>
+
+#include "runtime/engine.h"
+
+#define SESSION_CAP_MIN 64u
+
+numoe_status numoe_session_new(numoe_engine *engine, unsigned n_ctx, numoe_session **session,
+                               numoe_error *err)
+{
+    unsigned n_ctx_train = engine->model->hp.n_ctx_train;
+    numoe_session *s;
+    numoe_status status;
+
+    if (n_ctx > n_ctx_train) {
+        return status_fail(err, NUMOE_E_INPUT_CONTEXT,
+                           "context of %u tokens: this model was made for at most %u", n_ctx,
+                           n_ctx_train);
+    }
+    FORWARD_IF(mem_new(&s, 1, sizeof *s, "session", err));
+    s->engine = engine;
+    s->n_ctx = n_ctx ? n_ctx : n_ctx_train;
+    status = mem_new(&s->logits, engine->model->hp.n_vocab, sizeof *s->logits, "logits", err);
+    if (status != NUMOE_OK) {
+        goto free_session;
+    }
+    status = kv_new(engine->model, engine->topo, engine->kv_f16, s->n_ctx, &s->kv, err);
+    if (status != NUMOE_OK) {
+        goto free_logits;
+    }
+    engine->n_session++;
+    *session = s;
+    return NUMOE_OK;
+
+free_logits:
+    mem_free(s->logits);
+free_session:
+    mem_free(s);
+    return status;
+}
+
+void numoe_session_free(numoe_session *session)
+{
+    if (!session) {
+        return;
+    }
+    session->engine->n_session--;
+    kv_free(session->kv);
+    mem_free(session->logits);
+    mem_free(session->id);
+    mem_free(session);
+}
+
+static numoe_status check_ids(const numoe_session *s, const int32_t *ids, size_t n,
+                              numoe_error *err)
+{
+    unsigned n_vocab = s->engine->model->hp.n_vocab;
+
+    for (size_t i = 0; i < n; i++) {
+        if (ids[i] < 0 || (uint32_t)ids[i] >= n_vocab) {
+            return status_fail(err, NUMOE_E_INPUT,
+                               "token %zu has id %d, the vocabulary ids 0 to %u", i, ids[i],
+                               n_vocab - 1);
+        }
+    }
+    return NUMOE_OK;
+}
+
+numoe_status numoe_session_append(numoe_session *session, const int32_t *ids, size_t n,
+                                  numoe_error *err)
+{
+    numoe_session *s = session;
+
+    if (n > s->n_ctx - s->n) {
+        return status_fail(
+            err, NUMOE_E_INPUT_CONTEXT,
+            "%zu tokens do not fit a context of %u that holds %zu already: shorten "
+            "the text%s",
+            n, s->n_ctx, s->n,
+            s->n_ctx < s->engine->model->hp.n_ctx_train ? " or ask for a larger context" : "");
+    }
+    FORWARD_IF(check_ids(s, ids, n, err));
+    if (s->n + n > s->cap) {
+        size_t cap = MIN(MAX(MAX(s->n + n, s->cap * 2), SESSION_CAP_MIN), s->n_ctx);
+        FORWARD_IF(mem_grow(&s->id, cap, sizeof *s->id, "tokens", err));
+        s->cap = cap;
+    }
+    if (n) {
+        memcpy(s->id + s->n, ids, n * sizeof *ids);
+    }
+    s->n += n;
+    return NUMOE_OK;
+}
+
+void numoe_session_truncate(numoe_session *session, size_t n)
+{
+    if (n >= session->n) {
+        return;
+    }
+    session->n = n;
+    if (n < session->n_done) {
+        session->n_done = n;
+        session->has_logits = false;
+        kv_truncate(session->kv, (unsigned)n);
+    }
+}
+
+size_t numoe_session_length(const numoe_session *session)
+{
+    return session->n;
+}
+
+size_t numoe_session_pending(const numoe_session *session)
+{
+    return session->n - session->n_done;
+}
+
+unsigned numoe_session_context(const numoe_session *session)
+{
+    return session->n_ctx;
+}
+
+const int32_t *numoe_session_tokens(const numoe_session *session)
+{
+    return session->id;
+}
+
+void numoe_session_cancel(numoe_session *session)
+{
+    atomic_store_explicit(&session->cancelled, true, memory_order_relaxed);
+}
+
+void numoe_session_on_logits(numoe_session *session, numoe_logits_fn fn, void *arg)
+{
+    session->on_logits = fn;
+    session->on_logits_arg = arg;
+}
+
+void numoe_session_on_route(numoe_session *session, numoe_route_fn fn, void *arg)
+{
+    session->on_route = fn;
+    session->on_route_arg = arg;
+}
+
+const float *numoe_session_logits(const numoe_session *session)
+{
+    return session->has_logits && session->n == session->n_done ? session->logits : NULL;
+}
+
+/* ------------------------------------------------------------------ step */
+
+static numoe_status check_sessions(numoe_engine *e, numoe_session *const *sessions,
+                                   size_t n_session, numoe_error *err)
+{
+    e->n_step++;
+    for (size_t i = 0; i < n_session; i++) {
+        if (sessions[i]->engine != e) {
+            return status_fail(err, NUMOE_E_INPUT, "session %zu belongs to another engine", i);
+        }
+        if (sessions[i]->in_step == e->n_step) {
+            return status_fail(err, NUMOE_E_INPUT, "session %zu is given twice", i);
+        }
+        sessions[i]->in_step = e->n_step;
+    }
+    for (size_t i = 0; i < n_session; i++) {
+        if (session_take_cancel(sessions[i])) {
+            return status_fail(err, NUMOE_E_STATE_CANCELLED, "session %zu was cancelled", i);
+        }
+    }
+    return NUMOE_OK;
+}
+
+/* Puts the next tokens of s into the batch, as many as it has room for. */
+static void batch_add(numoe_engine *e, numoe_session *s, unsigned *n_token, unsigned *n_span)
+{
+    unsigned n = (unsigned)MIN(s->n - s->n_done, (size_t)(e->chunk_tokens - *n_token));
+
+    if (n == 0) {
+        return;
+    }
+    e->span[(*n_span)++] = (struct span){.session = s, .first = *n_token, .n = n};
+    for (unsigned i = 0; i < n; i++) {
+        size_t position = s->n_done + i;
+        e->token[(*n_token)++] = (struct step_token){
+            .id = s->id[position],
+            .position = (uint32_t)position,
+            .kv = s->kv,
+            .want_logits = position + 1 == s->n || s->on_logits,
+        };
+    }
+}
+
+/* Who generates waits for one token, who reads a prompt for many: the former go first. */
+static void batch_build(numoe_engine *e, numoe_session *const *sessions, size_t n_session,
+                        unsigned *n_token, unsigned *n_span)
+{
+    *n_token = *n_span = 0;
+    for (size_t i = 0; i < n_session; i++) {
+        if (numoe_session_pending(sessions[i]) == 1) {
+            batch_add(e, sessions[i], n_token, n_span);
+        }
+    }
+    for (size_t i = 0; i < n_session; i++) {
+        if (numoe_session_pending(sessions[i]) > 1) {
+            batch_add(e, sessions[i], n_token, n_span);
+        }
+    }
+}
+
+static void publish_routes(const numoe_session *s, unsigned token, size_t position)
+{
+    const struct step *step = s->engine->step;
+
+    for (unsigned il = 0; il < s->engine->model->hp.n_layer; il++) {
+        const int32_t *ids;
+        const float *weights;
+        unsigned k;
+        if (step_route(step, il, token, &ids, &weights, &k)) {
+            s->on_route(s->on_route_arg, il, position, k, ids, weights);
+        }
+    }
+}
+
+/* Hands the results of an evaluated span to its session and to who listens there. */
+static void publish_span(const numoe_engine *e, const struct span *span)
+{
+    numoe_session *s = span->session;
+    size_t position = s->n_done;
+
+    s->n_done += span->n;
+    s->has_logits = s->n_done == s->n;
+    if (s->has_logits) {
+        memcpy(s->logits, step_logits(e->step, span->first + span->n - 1),
+               e->model->hp.n_vocab * sizeof *s->logits);
+    }
+    for (unsigned i = 0; i < span->n; i++) {
+        if (s->on_logits) {
+            s->on_logits(s->on_logits_arg, position + i, step_logits(e->step, span->first + i));
+        }
+        if (s->on_route) {
+            publish_routes(s, span->first + i, position + i);
+        }
+    }
+}
+
+numoe_status numoe_step(numoe_engine *engine, numoe_session *const *sessions, size_t n_session,
+                        numoe_error *err)
+{
+    unsigned n_token, n_span;
+    bool routes = false;
+
+    FORWARD_IF(check_sessions(engine, sessions, n_session, err));
+    batch_build(engine, sessions, n_session, &n_token, &n_span);
+    if (n_token == 0) {
+        return NUMOE_OK;
+    }
+    for (unsigned i = 0; i < n_span; i++) {
+        const struct span *span = &engine->span[i];
+        FORWARD_IF(kv_reserve(span->session->kv, (unsigned)span->session->n_done + span->n, err));
+        routes = routes || span->session->on_route;
+    }
+    step_keep_routes(engine->step, routes);
+    alloc_guard_begin("step");
+    step_run(engine->step, engine->token, n_token);
+    alloc_guard_end();
+    for (unsigned i = 0; i < n_span; i++) {
+        publish_span(engine, &engine->span[i]);
+    }
+    return NUMOE_OK;
+}
