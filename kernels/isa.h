@@ -1,0 +1,20 @@
+/* What the instruction sets give to the kernel table: each `fill` overrides the entries it has a
+ * faster function for and leaves the others, so they are called in ascending order (ref, avx2,
+ * avx512). A fill is called only where kern.c has seen the processor support it; its object code may
+ * contain those instructions anywhere. */
+#ifndef NUMOE_KERNELS_ISA_H
+#define NUMOE_KERNELS_ISA_H
+
+#include "kernels/kern.h"
+
+void kern_ref_fill(struct kern *kern); /* every entry */
+
+#if defined(__x86_64__)
+#define KERN_X86 1
+void kern_avx2_fill(struct kern *kern);   /* AVX2, FMA, F16C */
+void kern_avx512_fill(struct kern *kern); /* AVX-512 F, BW, VL, DQ, VNNI and the above */
+#else
+#define KERN_X86 0
+#endif
+
+#endif
