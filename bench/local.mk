@@ -1,7 +1,6 @@
 # Benches are built by `make bench`, not by `all`. Each is one file: bench/X from bench/X.c.
 bench_programs +=
 
-EXTRA_PROGRAMS = $(bench_programs)
+EXTRA_PROGRAMS += $(bench_programs)
 
-.PHONY: bench
 bench: $(bench_programs)

@@ -19,7 +19,7 @@ AC_DEFUN([NUMOE_WITH], [
     [], [with_$1=guess])
   numoe_with_$1=no
   AS_CASE([$with_$1],
-    [no], [numoe_with_$1="no (not wanted)"],
+    [no], [numoe_with_$1="no (left out)"],
     [yes|guess], [
       PKG_CHECK_MODULES([$2], [$3], [numoe_with_$1=yes],
         [AS_IF([test "x$with_$1" = xyes],
@@ -96,7 +96,8 @@ AC_DEFUN([NUMOE_OPTION_FUZZING], [
   FUZZ_FLAGS=
   AS_IF([test "x$enable_fuzzing" != xno], [
     AS_IF([test "x$enable_sanitizers" = xno],
-      [SANITIZE_FLAGS="-fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer"
+      [enable_sanitizers=address,undefined
+       SANITIZE_FLAGS="-fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer"
        AS_IF([test "x$with_jemalloc" = x], [with_jemalloc=no])])
     NUMOE_CHECK_LINK([-fsanitize=fuzzer-no-link $SANITIZE_FLAGS], [],
       [AC_MSG_ERROR([--enable-fuzzing needs clang with libFuzzer: CC=clang ./configure --enable-fuzzing
