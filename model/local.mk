@@ -1,9 +1,15 @@
 core_sources += \
 	model/chat.h \
+	model/detokenizer.c \
 	model/gguf.c model/gguf.h \
 	model/gguf-header.c model/gguf-header.h \
 	model/gguf-value.c \
 	model/model.h \
-	model/tokenizer.h
+	model/tokenizer.c model/tokenizer.h model/tokenizer-impl.h \
+	model/tokenizer-bpe.c \
+	model/tokenizer-pre.c \
+	model/tokenizer-special.c \
+	model/tokenizer-spm.c \
+	model/utf8.h
 
 EXTRA_DIST += model/fable/README.md model/fable/hf model/fable/train

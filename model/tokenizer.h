@@ -13,8 +13,8 @@ struct tokenizer;
 numoe_status tokenizer_open(const struct gguf *g, struct tokenizer **out, numoe_error *err);
 void tokenizer_close(struct tokenizer *tok);
 
-/* flags: NUMOE_TOKENIZE_*. Invalid UTF-8 is tokenized bytewise. *ids is allocated: mem_free(). Works
- * in O(n log n) for any text (a word of 1 MB included). */
+/* flags: NUMOE_TOKENIZE_*. Invalid UTF-8 is tokenized bytewise. *ids is allocated: mem_free().
+ * Works in O(n log n) for any text (a word of 1 MB included). */
 numoe_status tokenizer_encode(const struct tokenizer *tok, const char *text, size_t text_bytes,
                               unsigned flags, int32_t **ids, size_t *n, numoe_error *err);
 
@@ -28,9 +28,10 @@ int32_t tokenizer_bos(const struct tokenizer *tok); /* -1: none */
 int32_t tokenizer_eos(const struct tokenizer *tok);
 int32_t tokenizer_find(const struct tokenizer *tok, const char *text); /* exact token, -1: none */
 
-/* Streaming detokenizer: bytes of tokens go in, whole UTF-8 sequences come out; bytes that can never
- * become valid come out as U+FFFD; an unfinished sequence waits, and flush turns it into U+FFFD.
- * SentencePiece: the space before the first token is dropped where the vocabulary adds one. */
+/* Streaming detokenizer: bytes of tokens go in, whole UTF-8 sequences come out; bytes that can
+ * never become valid come out as U+FFFD; an unfinished sequence waits, and flush turns it into
+ * U+FFFD. SentencePiece: the space before the first token is dropped where the vocabulary adds one.
+ */
 struct detokenizer {
     const struct tokenizer *tok;
     bool special, at_start;
@@ -38,7 +39,8 @@ struct detokenizer {
     unsigned char held[4];
 };
 void detokenizer_init(struct detokenizer *d, const struct tokenizer *tok, bool special);
-numoe_status detokenizer_push(struct detokenizer *d, int32_t id, struct strbuf *out, numoe_error *err);
+numoe_status detokenizer_push(struct detokenizer *d, int32_t id, struct strbuf *out,
+                              numoe_error *err);
 numoe_status detokenizer_flush(struct detokenizer *d, struct strbuf *out, numoe_error *err);
 
 #endif
