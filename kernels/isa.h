@@ -9,12 +9,8 @@
 
 void kern_ref_fill(struct kern *kern); /* every entry */
 
-#if defined(__x86_64__)
-#define KERN_X86 1
-void kern_avx2_fill(struct kern *kern);   /* AVX2, FMA, F16C */
-void kern_avx512_fill(struct kern *kern); /* AVX-512 F, BW, VL, DQ, VNNI and the above */
-#else
-#define KERN_X86 0
-#endif
+void kern_avx2_fill(struct kern *kern);   /* AVX2, FMA, F16C: with KERN_HAVE_AVX2 */
+void kern_avx512_fill(struct kern *kern); /* AVX-512 F, BW, VL, DQ, VNNI and the above: with
+                                             KERN_HAVE_AVX512 */
 
 #endif

@@ -8,4 +8,7 @@ core_sources += \
 
 # Compiled with the flags of their instruction set, where the compiler has them:
 avx2_sources +=
-avx512_sources +=
+avx512_sources += \
+	kernels/avx512/attention.c kernels/avx512/decode.h kernels/avx512/fill.c \
+	kernels/avx512/float.c kernels/avx512/math.h kernels/avx512/matmul.h \
+	kernels/avx512/parts.h kernels/avx512/quant.c kernels/avx512/vector.c

@@ -1,0 +1,11 @@
+/* The AVX-512 table: everything but the codebook and ternary formats, which the reference serves. */
+#include "kernels/avx512/parts.h"
+#include "kernels/isa.h"
+
+void kern_avx512_fill(struct kern *kern)
+{
+    avx512_fill_quant(kern);
+    avx512_fill_float(kern);
+    avx512_fill_vector(kern);
+    avx512_fill_attention(kern);
+}
