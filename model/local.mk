@@ -1,10 +1,14 @@
 core_sources += \
 	model/chat.h \
 	model/detokenizer.c \
+	model/arch.c model/arch.h \
+	model/arch-deepseek2.c \
+	model/bind.c model/bind.h \
 	model/gguf.c model/gguf.h \
 	model/gguf-header.c model/gguf-header.h \
 	model/gguf-value.c \
-	model/model.h \
+	model/model.c model/model.h \
+	model/slot.c \
 	model/tokenizer.c model/tokenizer.h model/tokenizer-impl.h \
 	model/tokenizer-bpe.c \
 	model/tokenizer-pre.c \

@@ -55,10 +55,12 @@ enum ffn_act { FFN_SILU, FFN_SWIGLU_OAI };
 
 struct model_hparams {
     unsigned n_layer, n_embd, n_vocab, n_ctx_train;
+    unsigned n_nextn;             /* layers of the file after n_layer, not used: they predict further */
+    unsigned n_dense_lead;        /* layers before the first MoE layer; n_layer without experts */
     float norm_eps;
 
     enum attn_kind attn;
-    unsigned n_head, n_head_kv;
+    unsigned n_head, n_head_kv;   /* MLA: n_head_kv is 1, the latent all heads share */
     unsigned n_qk, n_v;           /* per head: length of q and k, of v */
     unsigned q_lora_rank;         /* 0: no q_a/q_b */
     unsigned kv_lora_rank;        /* MLA latent */
@@ -143,6 +145,8 @@ struct model {
 /* Opens a GGUF file, finds its architecture, checks every tensor's shape and type. Errors name tensor,
  * dimension, found and expected. Unknown architecture: NUMOE_E_SUPPORT_ARCH with the known ones. */
 numoe_status model_open(const char *path, struct model **out, numoe_error *err);
+/* The same for a file that is open already: *out owns g on success only. */
+numoe_status model_bind(struct gguf *g, struct model **out, numoe_error *err);
 void model_close(struct model *m);
 
 const char *slot_name(enum slot slot); /* "attn_q_a.weight" */
