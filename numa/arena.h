@@ -1,10 +1,10 @@
-/* Memory on a node: for weights, KV cache and activations. Big regions, never freed one by one
- * (node_arena) or freed whole (node_map).
+/* Memory on a node: for weights, KV cache and activations. Big regions, never freed one by one: an
+ * arena is freed whole.
  *
  * On this machine: mmap, mbind to the node, madvise huge pages, first touch by whoever fills it
  * (a worker of that node). Where binding is refused (EPERM in containers) it goes on with first touch
  * and says so once. If the topology is not this machine: plain memory, and what would have been bound
- * is recorded.
+ * is recorded in its world (world_binds()).
  */
 #ifndef NUMOE_NUMA_ARENA_H
 #define NUMOE_NUMA_ARENA_H
@@ -17,14 +17,23 @@
 
 struct node_arena;
 
-/* One arena of one node (index into topo->node). topo must outlive it. */
+/* One arena of one node (index into topo->node). topo must outlive it. Takes no memory yet. */
 numoe_status node_arena_new(const struct topo *topo, unsigned in, const char *name,
                             struct node_arena **out, numoe_error *err);
 void node_arena_free(struct node_arena *arena); /* and all that was allocated from it */
 
-/* Zeroed, 64-byte aligned. Not thread-safe per arena. NUMOE_E_MEMORY names arena, size and what is
- * available on the node. */
+/* Zeroed, 64-byte aligned, untouched: the pages come with the first write. Not thread-safe per arena.
+ * NUMOE_E_MEMORY names arena, size and what is available on the node: a bound node that is full is
+ * not an error later but the end of the process. */
 numoe_status node_arena_alloc(struct node_arena *arena, size_t bytes, void *out, numoe_error *err);
-uint64_t node_arena_bytes(const struct node_arena *arena);
+uint64_t node_arena_bytes(const struct node_arena *arena); /* allocated so far */
+
+/* How far the pages of this arena are tied to the node: bound, left to first touch because binding
+ * was refused, or not at all because the topology is not this machine. */
+enum node_arena_mode { NODE_ARENA_BOUND, NODE_ARENA_FIRST_TOUCH, NODE_ARENA_RECORDED };
+enum node_arena_mode node_arena_get_mode(const struct node_arena *arena);
+
+/* The mapped regions, for audits; NULL after the last. */
+const void *node_arena_region(const struct node_arena *arena, unsigned i, size_t *used_bytes);
 
 #endif

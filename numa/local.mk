@@ -1,5 +1,10 @@
 core_sources += \
-	numa/arena.h \
-	numa/bandwidth.h \
-	numa/pool.h \
-	numa/topo.h
+	numa/allowed.c numa/allowed.h \
+	numa/arena.c numa/arena.h \
+	numa/bandwidth.c numa/bandwidth.h \
+	numa/cgroup.c numa/cgroup.h \
+	numa/gate.c numa/gate.h \
+	numa/pool.c numa/pool.h numa/pool_gate.h \
+	numa/share.c \
+	numa/topo.c numa/topo.h \
+	numa/world.c numa/world.h

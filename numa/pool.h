@@ -17,8 +17,10 @@
 #include "base/status.h"
 #include "numa/topo.h"
 
+#define POOL_MAX_WORKER 4096
+
 struct pools;
-struct pool_gate; /* one node's barrier and share cursors */
+struct pool_gate; /* one node's barriers and share cursors */
 
 struct worker {
     unsigned in, n_node;  /* its node (index into topo.node) of how many */
@@ -32,7 +34,8 @@ struct worker {
 
 /* n_worker 0: one per allowed core, and never more than the CPU quota. Otherwise that many, dealt to
  * nodes in proportion to their cores (every node keeps at least one; fewer workers than nodes: the
- * first nodes only). More workers than cores is allowed: cores are shared. */
+ * first nodes only). More workers than cores is allowed: cores are shared. Workers block all signals,
+ * so that the host program's handlers run on its own threads. topo must outlive the pools. */
 numoe_status pools_new(const struct topo *topo, unsigned n_worker, struct pools **out,
                        numoe_error *err);
 void pools_free(struct pools *pools);

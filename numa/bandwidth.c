@@ -1,0 +1,131 @@
+/* Owns the read bandwidth probe: every worker reads memory of its own node in a straight line.
+ * Loads are summed as integers, several sums at a time, so that neither arithmetic nor its latency
+ * is what is measured.
+ */
+#include "numa/bandwidth.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/mem.h"
+
+#define MAX_PASS       64
+#define MIN_PASS       5
+#define PROBE_NS       UINT64_C(200000000)
+#define MIN_PART_BYTES ((size_t)8 << 20)
+#define LLC_MULTIPLE   4 /* of the last-level cache, so that little of a pass is still there */
+#define SMALL_SHARE    8 /* at most this fraction of the memory that is free */
+
+typedef uint64_t vec __attribute__((vector_size(64)));
+
+struct probe {
+    size_t part_bytes[TOPO_MAX_NODE]; /* of each worker of the node */
+    char *buffer[TOPO_MAX_NODE];      /* [nw, part_bytes] */
+    uint64_t node_ns[TOPO_MAX_NODE][MAX_PASS], all_ns[MAX_PASS];
+    uint64_t sum[POOL_MAX_WORKER]; /* makes the reads observable */
+    uint64_t begin_ns;             /* Sync: written by worker 0 before a barrier */
+    unsigned n_pass;
+    bool more;
+};
+
+static uint64_t read_all(const char *bytes, size_t n)
+{
+    const vec *p = (const vec *)bytes;
+    vec s0 = {0}, s1 = {0}, s2 = {0}, s3 = {0};
+    for (size_t i = 0; i < n / sizeof(vec); i += 4) {
+        s0 += p[i];
+        s1 += p[i + 1];
+        s2 += p[i + 2];
+        s3 += p[i + 3];
+    }
+    s0 += s1 + s2 + s3;
+    return s0[0] + s0[1] + s0[2] + s0[3] + s0[4] + s0[5] + s0[6] + s0[7];
+}
+
+static void probe_run(struct worker *w, void *arg)
+{
+    struct probe *probe = arg;
+    size_t n = probe->part_bytes[w->in];
+    char *part = probe->buffer[w->in] + w->iw * n;
+    memset(part, 1, n);
+    uint64_t sum = 0, start = clock_ns();
+    do {
+        unsigned pass = probe->n_pass;
+        worker_all_barrier(w);
+        uint64_t begin = clock_ns();
+        sum += read_all(part, n);
+        worker_node_barrier(w);
+        if (w->iw == 0) {
+            probe->node_ns[w->in][pass] = clock_ns() - begin;
+        }
+        worker_all_barrier(w);
+        if (w->ig == 0) {
+            uint64_t now = clock_ns();
+            probe->all_ns[pass] = now - begin;
+            probe->n_pass = pass + 1;
+            probe->more =
+                probe->n_pass < MIN_PASS || (probe->n_pass < MAX_PASS && now - start < PROBE_NS);
+        }
+        worker_all_barrier(w);
+    } while (probe->more);
+    probe->sum[w->ig] = sum;
+}
+
+static int compare_u64(const void *va, const void *vb)
+{
+    uint64_t a = *(const uint64_t *)va, b = *(const uint64_t *)vb;
+    return a < b ? -1 : a > b;
+}
+
+static double median_bps(uint64_t bytes, uint64_t *ns, unsigned n)
+{
+    qsort(ns, n, sizeof(*ns), compare_u64);
+    return (double)bytes * 1e9 / (double)MAX(ns[n / 2], 1u);
+}
+
+/* Larger than the caches, but a small part of what is free. */
+static size_t choose_part_bytes(const struct topo *topo, unsigned in, unsigned nw, unsigned n_node)
+{
+    const struct topo_node *node = &topo->node[in];
+    uint64_t room = topo->host_room_bytes / n_node;
+    if (node->available_bytes > 0) {
+        room = MIN(room, node->available_bytes);
+    }
+    uint64_t want = MAX(LLC_MULTIPLE * node->llc_bytes / nw, MIN_PART_BYTES);
+    want = MIN(want, room / SMALL_SHARE / nw);
+    return round_up((size_t)MAX(want, 4 * sizeof(vec)), 4 * sizeof(vec));
+}
+
+numoe_status bandwidth_read(struct pools *pools, const struct topo *topo, double *total_bps,
+                            double *per_node_bps, numoe_error *err)
+{
+    unsigned n_node = pools_n_node(pools);
+    struct node_arena *arena[TOPO_MAX_NODE] = {0};
+    struct probe *probe;
+    FORWARD_IF(mem_new(&probe, 1, sizeof(*probe), "bandwidth probe", err));
+    numoe_status st = NUMOE_OK;
+    uint64_t bytes = 0;
+    for (unsigned in = 0; st == NUMOE_OK && in < n_node; in++) {
+        unsigned nw = pools_node_workers(pools, in);
+        probe->part_bytes[in] = choose_part_bytes(topo, in, nw, n_node);
+        bytes += probe->part_bytes[in] * nw;
+        st = node_arena_new(topo, in, "bandwidth probe", &arena[in], err);
+        if (st == NUMOE_OK) {
+            st = node_arena_alloc(arena[in], probe->part_bytes[in] * nw, &probe->buffer[in], err);
+        }
+    }
+    if (st == NUMOE_OK) {
+        pools_run(pools, probe_run, probe);
+        *total_bps = median_bps(bytes, probe->all_ns, probe->n_pass);
+        for (unsigned in = 0; per_node_bps && in < n_node; in++) {
+            uint64_t node_bytes = probe->part_bytes[in] * pools_node_workers(pools, in);
+            per_node_bps[in] = median_bps(node_bytes, probe->node_ns[in], probe->n_pass);
+        }
+    }
+    for (unsigned in = 0; in < n_node; in++) {
+        node_arena_free(arena[in]);
+    }
+    mem_free(probe);
+    return st;
+}

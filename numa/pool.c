@@ -1,0 +1,331 @@
+/* Owns the worker threads: how many on which node, pinning, starting, meeting, ending. Division of
+ * work is share.c's, waiting is gate.c's. A worker touches only its own stack, its node's gate, and
+ * whatever the program it runs gives it.
+ */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+#include "numa/pool.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "base/mem.h"
+#include "numa/arena.h"
+#include "numa/pool_gate.h"
+
+#define STACK_BYTES ((size_t)1 << 20) /* not RLIMIT_STACK, which may be 64 KiB or unlimited */
+
+struct pools {
+    const struct topo *topo;
+    unsigned n_node, n_worker;
+    struct pool_gate **gate;   /* [n_node] */
+    struct node_arena **arena; /* [n_node], holds the gate */
+    struct worker *worker;     /* [n_worker], as they begin; each thread has a copy of its own */
+    pthread_t *thread;         /* [n_worker] */
+    unsigned n_thread;         /* started */
+    atomic_int pin_error;      /* an errno of some worker that could not be pinned */
+    struct gate_patience barrier_patience, idle_patience, caller_patience;
+    pool_fn *fn; /* Sync: written before start opens, read after; NULL: end */
+    void *arg;
+    uint32_t run;               /* number of the last run */
+    struct gate_count all_here; /* nodes at the barrier of all */
+    struct gate_count all_done; /* nodes that have finished the run */
+    struct gate_word done;      /* opened by the last of them */
+};
+
+/* ------------------------------------------------------------------ how many, where */
+
+static numoe_status count_workers(const struct topo *topo, unsigned n_worker, unsigned *out,
+                                  numoe_error *err)
+{
+    if (n_worker > POOL_MAX_WORKER) {
+        return status_fail(err, NUMOE_E_INPUT, "%u workers: at most %d are possible", n_worker,
+                           POOL_MAX_WORKER);
+    }
+    unsigned n = n_worker ? n_worker : MIN(topo->n_core, (unsigned)POOL_MAX_WORKER);
+    if (n_worker == 0 && topo->cpu_quota > 0 && topo->cpu_quota < n) {
+        n = MAX((unsigned)topo->cpu_quota, 1u);
+    }
+    *out = n;
+    return NUMOE_OK;
+}
+
+/* One each for the first nodes, the rest one by one to the node with the most cores per worker. */
+static void deal_workers(const struct topo *topo, unsigned n_worker, unsigned *nw)
+{
+    for (unsigned i = 0; i < n_worker; i++) {
+        unsigned best = i;
+        if (i >= topo->n_node) {
+            best = 0;
+            for (unsigned in = 1; in < topo->n_node; in++) {
+                if (topo->node[in].n_core * (nw[best] + 1) >
+                    topo->node[best].n_core * (nw[in] + 1)) {
+                    best = in;
+                }
+            }
+        }
+        nw[best]++;
+    }
+}
+
+static void fill_workers(struct pools *pools, const unsigned *nw)
+{
+    unsigned ig = 0;
+    for (unsigned in = 0; in < pools->n_node; in++) {
+        for (unsigned iw = 0; iw < nw[in]; iw++, ig++) {
+            pools->worker[ig] = (struct worker){.in = in,
+                                                .n_node = pools->n_node,
+                                                .iw = iw,
+                                                .nw = nw[in],
+                                                .ig = ig,
+                                                .ng = pools->n_worker,
+                                                .pools = pools,
+                                                .gate = pools->gate[in]};
+        }
+    }
+}
+
+/* Spinning is quick while every worker has a CPU; otherwise it takes the CPU from the one that is
+ * waited for. The caller of pools_run has no CPU of its own in either case. */
+static void set_patience(struct pools *pools)
+{
+    bool crowded = pools->n_worker > pools->topo->n_runnable;
+    bool spare = pools->n_worker < pools->topo->n_runnable;
+    pools->barrier_patience = crowded
+                                  ? (struct gate_patience){.spin_ns = 0, .yield_ns = 50000}
+                                  : (struct gate_patience){.spin_ns = 100000, .yield_ns = 300000};
+    pools->idle_patience = crowded ? (struct gate_patience){.spin_ns = 0, .yield_ns = 20000}
+                                   : (struct gate_patience){.spin_ns = 20000, .yield_ns = 200000};
+    pools->caller_patience = (struct gate_patience){.spin_ns = spare ? 20000 : 0};
+}
+
+/* ------------------------------------------------------------------ workers */
+
+static void pin(const struct worker *w)
+{
+    const struct topo *topo = w->pools->topo;
+    const struct topo_node *node = &topo->node[w->in];
+    bool shared = w->nw > node->n_pu; /* then the kernel moves them within the node */
+    int error = topo->world->pin(topo->world, shared ? node->pu : &node->pu[w->iw],
+                                 shared ? node->n_pu : 1);
+    if (error) {
+        atomic_store_explicit(&w->pools->pin_error, error, memory_order_relaxed);
+    }
+}
+
+static void finish(const struct worker *w, uint32_t run)
+{
+    struct pools *pools = w->pools;
+    if (gate_arrive(&w->gate->done, run, w->nw) && gate_arrive(&pools->all_done, run, w->n_node)) {
+        gate_open(&pools->done, run);
+    }
+}
+
+static void *worker_main(void *start)
+{
+    struct worker w = *(const struct worker *)start;
+    struct pools *pools = w.pools;
+    pin(&w);
+    uint32_t run = 1; /* being ready counts as the first run */
+    for (finish(&w, run++);; finish(&w, run++)) {
+        gate_wait(&w.gate->start, run, &pools->idle_patience);
+        if (pools->fn == NULL) {
+            return NULL;
+        }
+        pools->fn(&w, pools->arg);
+    }
+}
+
+/* ------------------------------------------------------------------ life */
+
+static numoe_status start_thread(struct pools *pools, unsigned ig, const pthread_attr_t *attr,
+                                 numoe_error *err)
+{
+    struct worker *w = &pools->worker[ig];
+    int error = pthread_create(&pools->thread[ig], attr, worker_main, w);
+    if (error) {
+        return status_fail(err, NUMOE_E_MEMORY,
+                           "worker %u of %u: cannot start a thread: %s (see ulimit -u and the "
+                           "control group's pids.max)",
+                           ig + 1, pools->n_worker, strerror(error));
+    }
+    pools->n_thread = ig + 1;
+    char name[16];
+    snprintf(name, sizeof(name), "numoe-n%uw%u", w->in % 1000, w->iw % 10000);
+    pthread_setname_np(pools->thread[ig], name);
+    return NUMOE_OK;
+}
+
+static numoe_status start_threads(struct pools *pools, numoe_error *err)
+{
+    pthread_attr_t attr;
+    sigset_t all, before;
+    numoe_status st = NUMOE_OK;
+    pthread_attr_init(&attr);
+    pthread_attr_setstacksize(&attr, STACK_BYTES);
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before); /* inherited by the workers */
+    for (unsigned ig = 0; st == NUMOE_OK && ig < pools->n_worker; ig++) {
+        st = start_thread(pools, ig, &attr, err);
+    }
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    pthread_attr_destroy(&attr);
+    return st;
+}
+
+static numoe_status new_gates(struct pools *pools, const unsigned *nw, numoe_error *err)
+{
+    for (unsigned in = 0; in < pools->n_node; in++) {
+        size_t bytes = sizeof(struct pool_gate) + nw[in] * sizeof(struct share_cursor);
+        void *p;
+        FORWARD_IF(node_arena_new(pools->topo, in, "workers", &pools->arena[in], err));
+        FORWARD_IF(node_arena_alloc(pools->arena[in], bytes, &p, err));
+        pools->gate[in] = p;
+    }
+    return NUMOE_OK;
+}
+
+static numoe_status start(struct pools *pools, numoe_error *err)
+{
+    unsigned nw[TOPO_MAX_NODE] = {0};
+    const char *what = "worker pools";
+    deal_workers(pools->topo, pools->n_worker, nw);
+    set_patience(pools);
+    FORWARD_IF(mem_new(&pools->gate, pools->n_node, sizeof(*pools->gate), what, err));
+    FORWARD_IF(mem_new(&pools->arena, pools->n_node, sizeof(*pools->arena), what, err));
+    FORWARD_IF(mem_new(&pools->worker, pools->n_worker, sizeof(*pools->worker), what, err));
+    FORWARD_IF(mem_new(&pools->thread, pools->n_worker, sizeof(*pools->thread), what, err));
+    FORWARD_IF(new_gates(pools, nw, err));
+    fill_workers(pools, nw);
+    FORWARD_IF(start_threads(pools, err));
+    pools->run = 1;
+    gate_wait(&pools->done, pools->run, &pools->caller_patience);
+    return NUMOE_OK;
+}
+
+static void tell(const struct pools *pools)
+{
+    const struct topo *topo = pools->topo;
+    int error = atomic_load(&pools->pin_error);
+    if (error && (atomic_fetch_or(&topo->ledger->told, TOPO_TOLD_PIN) & TOPO_TOLD_PIN) == 0) {
+        log_warn("workers cannot be pinned to their CPUs (%s), the kernel may move them",
+                 strerror(error));
+    }
+    if (pools->n_worker > topo->n_runnable && topo->is_this_machine) {
+        log_warn("%u workers share %u CPU%s%s", pools->n_worker, topo->n_runnable,
+                 topo->n_runnable == 1 ? "" : "s",
+                 topo->n_runnable == 1 && topo->n_excluded_pu > 0
+                     ? " (mpirun binds to one core unless told --bind-to none)"
+                     : "");
+    }
+}
+
+numoe_status pools_new(const struct topo *topo, unsigned n_worker, struct pools **out,
+                       numoe_error *err)
+{
+    struct pools *pools;
+    FORWARD_IF(count_workers(topo, n_worker, &n_worker, err));
+    size_t n_line = round_up(sizeof(*pools), GATE_ALIGN) / GATE_ALIGN;
+    FORWARD_IF(mem_new_aligned(&pools, n_line, GATE_ALIGN, "worker pools", err));
+    pools->topo = topo;
+    pools->n_worker = n_worker;
+    pools->n_node = MIN(n_worker, topo->n_node);
+    numoe_status st = start(pools, err);
+    if (st != NUMOE_OK) {
+        pools_free(pools);
+        return st;
+    }
+    tell(pools);
+    *out = pools;
+    return NUMOE_OK;
+}
+
+static void open_start(struct pools *pools)
+{
+    pools->run++;
+    for (unsigned in = 0; in < pools->n_node; in++) {
+        gate_open(&pools->gate[in]->start, pools->run);
+    }
+}
+
+void pools_free(struct pools *pools)
+{
+    if (pools == NULL) {
+        return;
+    }
+    if (pools->n_thread > 0) {
+        pools->run = MAX(pools->run, 1u); /* also where not all could be started */
+        pools->fn = NULL;
+        open_start(pools);
+    }
+    for (unsigned ig = 0; ig < pools->n_thread; ig++) {
+        pthread_join(pools->thread[ig], NULL);
+    }
+    for (unsigned in = 0; pools->arena && in < pools->n_node; in++) {
+        node_arena_free(pools->arena[in]);
+    }
+    mem_free(pools->thread);
+    mem_free(pools->worker);
+    mem_free(pools->arena);
+    mem_free(pools->gate);
+    mem_free(pools);
+}
+
+/* ------------------------------------------------------------------ use */
+
+unsigned pools_n_node(const struct pools *pools)
+{
+    return pools->n_node;
+}
+
+unsigned pools_n_worker(const struct pools *pools)
+{
+    return pools->n_worker;
+}
+
+unsigned pools_node_workers(const struct pools *pools, unsigned in)
+{
+    unsigned n = 0;
+    for (unsigned ig = 0; ig < pools->n_worker; ig++) {
+        n += pools->worker[ig].in == in;
+    }
+    return n;
+}
+
+void pools_run(struct pools *pools, pool_fn *fn, void *arg)
+{
+    pools->fn = fn;
+    pools->arg = arg;
+    open_start(pools);
+    gate_wait(&pools->done, pools->run, &pools->caller_patience);
+}
+
+void worker_node_barrier(struct worker *w)
+{
+    struct pool_gate *gate = w->gate;
+    uint32_t phase = ++w->node_phase;
+    if (gate_arrive(&gate->node_here, phase, w->nw)) {
+        gate_open(&gate->node_go, phase);
+    } else {
+        gate_wait(&gate->node_go, phase, &w->pools->barrier_patience);
+    }
+}
+
+void worker_all_barrier(struct worker *w)
+{
+    struct pools *pools = w->pools;
+    uint32_t phase = ++w->all_phase;
+    bool node_complete = gate_arrive(&w->gate->all_here, phase, w->nw);
+    if (node_complete && (w->n_node == 1 || gate_arrive(&pools->all_here, phase, w->n_node))) {
+        for (unsigned in = 0; in < w->n_node; in++) {
+            gate_open(&pools->gate[in]->all_go, phase);
+        }
+    } else {
+        gate_wait(&w->gate->all_go, phase, &pools->barrier_patience);
+    }
+}

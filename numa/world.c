@@ -1,0 +1,197 @@
+/* Owns the three ways out of numa/: binding, pinning, reading small files. Knows no topology.
+ * Binding goes through the mbind system call only: libnuma's allocators put memory on another node
+ * without a word when the wanted one is outside the cpuset.
+ */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+#include "numa/world.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <numaif.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/mem.h"
+
+/* ------------------------------------------------------------------ native */
+
+#define MAX_OS_NODE   1024u /* MAX_NUMNODES of any kernel there is */
+#define BITS_PER_LONG (8u * sizeof(unsigned long))
+
+static int native_bind(struct world *w, void *addr, size_t bytes, unsigned os_node)
+{
+    (void)w;
+    unsigned long mask[MAX_OS_NODE / (8 * sizeof(unsigned long))] = {0};
+    if (os_node >= MAX_OS_NODE) {
+        return EINVAL;
+    }
+    mask[os_node / BITS_PER_LONG] |= 1ul << os_node % BITS_PER_LONG;
+    /* The kernel looks at one bit less than maxnode says. */
+    return mbind(addr, bytes, MPOL_BIND, mask, MAX_OS_NODE + 1, 0) == 0 ? 0 : errno;
+}
+
+static int native_pin(struct world *w, const unsigned *pu, unsigned n_pu)
+{
+    (void)w;
+    unsigned max_pu = 0;
+    for (unsigned i = 0; i < n_pu; i++) {
+        max_pu = MAX(max_pu, pu[i]);
+    }
+    cpu_set_t *set = CPU_ALLOC(max_pu + 1);
+    if (set == NULL) {
+        return ENOMEM;
+    }
+    size_t set_bytes = CPU_ALLOC_SIZE(max_pu + 1);
+    CPU_ZERO_S(set_bytes, set);
+    for (unsigned i = 0; i < n_pu; i++) {
+        CPU_SET_S(pu[i], set_bytes, set);
+    }
+    int rc = sched_setaffinity(0, set_bytes, set) == 0 ? 0 : errno;
+    CPU_FREE(set);
+    return rc;
+}
+
+/* ------------------------------------------------------------------ recording */
+
+static int recording_bind(struct world *w, void *addr, size_t bytes, unsigned os_node)
+{
+    int rc = ENOMEM;
+    pthread_mutex_lock(&w->lock);
+    if (mem_grow(&w->record, w->n_record + 1, sizeof(*w->record), "record of bindings", NULL) ==
+        NUMOE_OK) {
+        w->record[w->n_record++] = (struct world_bind){addr, bytes, os_node};
+        rc = 0;
+    }
+    pthread_mutex_unlock(&w->lock);
+    return rc;
+}
+
+static int recording_pin(struct world *w, const unsigned *pu, unsigned n_pu)
+{
+    (void)w, (void)pu, (void)n_pu;
+    return 0;
+}
+
+size_t world_binds(const struct world *w, const struct world_bind **bind)
+{
+    *bind = w->record;
+    return w->n_record;
+}
+
+/* ------------------------------------------------------------------ life */
+
+static numoe_status world_new(const char *root, struct world **out, numoe_error *err)
+{
+    struct world *w;
+    root = root ? root : "";
+    FORWARD_IF(mem_new(&w, 1, sizeof(*w), "access to the machine", err));
+    numoe_status st = mem_new(&w->root, strlen(root) + 1, 1, "access to the machine", err);
+    if (st != NUMOE_OK) {
+        mem_free(w);
+        return st;
+    }
+    strcpy(w->root, root);
+    pthread_mutex_init(&w->lock, NULL);
+    *out = w;
+    return NUMOE_OK;
+}
+
+numoe_status world_new_native(const char *root, struct world **out, numoe_error *err)
+{
+    FORWARD_IF(world_new(root, out, err));
+    (*out)->bind = native_bind;
+    (*out)->pin = native_pin;
+    return NUMOE_OK;
+}
+
+numoe_status world_new_recording(const char *root, struct world **out, numoe_error *err)
+{
+    FORWARD_IF(world_new(root, out, err));
+    (*out)->bind = recording_bind;
+    (*out)->pin = recording_pin;
+    return NUMOE_OK;
+}
+
+void world_free(struct world *w)
+{
+    if (w == NULL) {
+        return;
+    }
+    pthread_mutex_destroy(&w->lock);
+    mem_free(w->record);
+    mem_free(w->root);
+    mem_free(w);
+}
+
+/* ------------------------------------------------------------------ small files */
+
+char *world_read(const char *root, const char *path)
+{
+    struct strbuf name = {0}, text = {0};
+    int fd = -1;
+    if (strbuf_printf(&name, NULL, "%s%s", root, path) == NUMOE_OK) {
+        fd = open(name.data, O_RDONLY | O_CLOEXEC);
+    }
+    strbuf_fini(&name);
+    if (fd < 0) {
+        return NULL;
+    }
+    char chunk[4096];
+    ssize_t n;
+    bool ok = strbuf_append(&text, "", 0, NULL) == NUMOE_OK;
+    while (ok && (n = read(fd, chunk, sizeof(chunk))) != 0) {
+        if (n < 0 && errno == EINTR) {
+            continue;
+        }
+        ok = n > 0 && strbuf_append(&text, chunk, (size_t)n, NULL) == NUMOE_OK;
+    }
+    close(fd);
+    if (!ok) {
+        strbuf_fini(&text);
+        return NULL;
+    }
+    while (text.len > 0 && text.data[text.len - 1] == '\n') {
+        text.data[--text.len] = '\0';
+    }
+    return text.data;
+}
+
+static bool parse_u64(const char *text, uint64_t *value)
+{
+    char *end;
+    while (*text == ' ' || *text == '\t') {
+        text++;
+    }
+    if (*text < '0' || *text > '9') {
+        return false;
+    }
+    errno = 0;
+    unsigned long long v = strtoull(text, &end, 10);
+    *value = errno ? UINT64_MAX : v;
+    return true;
+}
+
+bool world_read_u64(const char *root, const char *path, uint64_t *value)
+{
+    char *text = world_read(root, path);
+    bool ok = text != NULL && parse_u64(text, value);
+    mem_free(text);
+    return ok;
+}
+
+bool world_find_u64(const char *text, const char *key, uint64_t *value)
+{
+    size_t n_key = strlen(key);
+    for (const char *line = text; line; line = strchr(line, '\n')) {
+        line += *line == '\n';
+        if (strncmp(line, key, n_key) == 0) {
+            return parse_u64(line + n_key, value);
+        }
+    }
+    return false;
+}

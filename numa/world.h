@@ -1,0 +1,49 @@
+/* The outside world as numa/ sees it: binding of memory, pinning of threads, and the small files of
+ * /proc and /sys below a root folder. The native world does it; the recording world, used whenever
+ * the topology is not this machine, only notes what would have been done. Tests bring their own.
+ */
+#ifndef NUMOE_NUMA_WORLD_H
+#define NUMOE_NUMA_WORLD_H
+
+#include <pthread.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/status.h"
+
+struct world_bind {
+    void *addr;
+    size_t bytes;
+    unsigned os_node;
+};
+
+struct world {
+    /* Binds untouched pages to a node of the kernel's numbering. 0 or an errno. Any thread. */
+    int (*bind)(struct world *w, void *addr, size_t bytes, unsigned os_node);
+    /* Lets the calling thread run on these PUs only. 0 or an errno. */
+    int (*pin)(struct world *w, const unsigned *pu, unsigned n_pu);
+    char *root; /* put before "/proc/..." and "/sys/..."; "" for the real ones */
+
+    /* Recording world: bindings so far, read with world_binds(). Sync: lock. */
+    struct world_bind *record;
+    size_t n_record;
+    pthread_mutex_t lock;
+};
+
+numoe_status world_new_native(const char *root, struct world **out, numoe_error *err);
+numoe_status world_new_recording(const char *root, struct world **out, numoe_error *err);
+void world_free(struct world *w);
+
+/* What a recording world would have bound, in order; valid while nothing else is bound. */
+size_t world_binds(const struct world *w, const struct world_bind **bind);
+
+/* A whole small file below root as a NUL-terminated string without trailing newline, released with
+ * mem_free(); NULL where it cannot be read. */
+char *world_read(const char *root, const char *path);
+/* The number a file starts with; false where there is none. */
+bool world_read_u64(const char *root, const char *path, uint64_t *value);
+/* The number after `key` at the start of a line of `text`, as in /proc/meminfo and memory.stat. */
+bool world_find_u64(const char *text, const char *key, uint64_t *value);
+
+#endif
