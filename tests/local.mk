@@ -1,14 +1,21 @@
-# A unit test is one line here and one Criterion file, tests/unit/test-X.c.
+# A unit test is one line here and one Criterion file, tests/unit/test-X.c. Other
+# programs print TAP themselves.
 unit_tests += tests/unit/test-base
 
 script_tests += tests/check-layers.sh tests/check-symbols.sh
 
 EXTRA_DIST += tests/data tests/unit/testdata.h
 
+# ------------------------------------------------------------------ programs without Criterion
+plain_tests = tests/stress/stress-pool
+
 # ------------------------------------------------------------------ how they run
 AM_TESTS_ENVIRONMENT = \
 	NUMOE_TEST_SRCDIR='$(abs_top_srcdir)'; export NUMOE_TEST_SRCDIR; \
 	NUMOE_TEST_BUILDDIR='$(abs_top_builddir)'; export NUMOE_TEST_BUILDDIR;
+
+check_PROGRAMS += $(plain_tests)
+TESTS += $(plain_tests)
 
 LDADD = libnumoe-core.la $(test_libs)
 test_libs =
