@@ -1,6 +1,7 @@
 # A unit test is one line here and one Criterion file, tests/unit/test-X.c. Other
 # programs print TAP themselves.
 unit_tests += tests/unit/test-base
+unit_tests += tests/unit/test-format
 
 script_tests += tests/check-layers.sh tests/check-symbols.sh
 
