@@ -7,6 +7,7 @@ core_sources += \
 	model/gguf.c model/gguf.h \
 	model/gguf-header.c model/gguf-header.h \
 	model/gguf-value.c \
+	model/inspect.c \
 	model/model.c model/model.h \
 	model/slot.c \
 	model/tokenizer.c model/tokenizer.h model/tokenizer-impl.h \
