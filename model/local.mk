@@ -1,5 +1,5 @@
 core_sources += \
-	model/chat.h \
+	model/chat.c model/chat.h \
 	model/detokenizer.c \
 	model/arch.c model/arch.h \
 	model/arch-deepseek2.c \
@@ -10,6 +10,7 @@ core_sources += \
 	model/inspect.c \
 	model/model.c model/model.h \
 	model/slot.c \
+	model/nfc.c model/nfc.h model/nfc-table.h \
 	model/tokenizer.c model/tokenizer.h model/tokenizer-impl.h \
 	model/tokenizer-bpe.c \
 	model/tokenizer-pre.c \
@@ -17,4 +18,4 @@ core_sources += \
 	model/tokenizer-spm.c \
 	model/utf8.h
 
-EXTRA_DIST += model/fable/README.md model/fable/hf model/fable/train
+EXTRA_DIST += model/fable/README.md model/fable/hf model/fable/train model/nfc-table.py

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/log.h"
+#include "model/nfc.h"
 #include "model/tokenizer-impl.h"
 #include "model/utf8.h"
 
@@ -323,6 +324,12 @@ static numoe_status encode_valid(struct encoding *e, const char *text, size_t n,
 {
     size_t begin = 0;
 
+    if (pre_normalizes(e->tok->pre) && !nfc_is_normal(text, n)) {
+        e->text.len = 0;
+        FORWARD_IF(nfc_append(&e->text, text, n, err));
+        text = e->text.data;
+        n = e->text.len;
+    }
     FORWARD_IF(pre_split(e->tok->pre, e, text, n, err));
     for (size_t i = 0; i < e->cuts.n; i++) {
         FORWARD_IF(encode_word(e, text + begin, e->cuts.end[i] - begin, err));

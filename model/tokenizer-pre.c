@@ -76,21 +76,24 @@ struct pre_rule {
     const char *names; /* separated by spaces; the first one is the best known */
     bool adds_bos;
     bool whole_words;
+    bool normalizes;
     const char *pattern[PRE_MAX_PATTERN];
 };
 
 static const struct pre_rule rules[] = {
     {.names = "default", .pattern = {"[\\p{P}$+<=>^~|]+", GPT2, "\\p{N}+", "[0-9][0-9][0-9]"}},
-    {.names = "gpt-2 olmo mpt phi-2 jais gigachat exaone4 mellum a.x-4.0 trillion granite-docling",
+    {.names = "olmo", .normalizes = true, .pattern = {GPT2}},
+    {.names = "gpt-2 mpt phi-2 jais gigachat exaone4 mellum a.x-4.0 trillion granite-docling",
      .pattern = {GPT2}},
     {.names = "llama-bpe llama3 llama-v3 falcon3 falcon-h1 pixtral lfm2",
      .adds_bos = true,
      .whole_words = true,
      .pattern = {CL100K("\\p{N}{1,3}")}},
     {.names = "dbrx smaug-bpe glm4 chatglm-bpe", .pattern = {CL100K("\\p{N}{1,3}")}},
-    {.names = "qwen2 deepseek-r1-qwen stablelm2 megrez hunyuan solar-open grok-2",
-     .pattern = {CL100K("\\p{N}")}},
+    {.names = "qwen2 hunyuan", .normalizes = true, .pattern = {CL100K("\\p{N}")}},
+    {.names = "deepseek-r1-qwen stablelm2 megrez solar-open grok-2", .pattern = {CL100K("\\p{N}")}},
     {.names = "qwen35",
+     .normalizes = true,
      .pattern = {CONTRACTION "|[^\\r\\n\\p{L}\\p{N}]?[\\p{L}\\p{M}]+|\\p{N}|"
                              " ?[^" WS "\\p{L}\\p{M}\\p{N}]+[\\r\\n]*|" LINES_SPACES}},
     {.names = "deepseek-llm",
@@ -116,8 +119,8 @@ static const struct pre_rule rules[] = {
      .whole_words = true,
      .pattern = {"\\p{Han}+|" CASED(UPPER_NOT_HAN, LOWER_NOT_HAN, CONTRACTION "?") //
                  "|\\p{N}{1,3}| ?[^" WS "\\p{L}\\p{N}]+[\\r\\n]*|" LINES_SPACES}},
-    {.names = "refact starcoder command-r smollm codeshell exaone minerva-7b",
-     .pattern = {"\\p{N}", GPT2}},
+    {.names = "command-r", .normalizes = true, .pattern = {"\\p{N}", GPT2}},
+    {.names = "refact starcoder smollm codeshell exaone minerva-7b", .pattern = {"\\p{N}", GPT2}},
     {.names = "falcon", .pattern = {"[\\p{P}$+<=>^~|`]+", GPT2, "[0-9][0-9][0-9]"}},
     {.names = "bailingmoe bailingmoe2 llada-moe",
      .pattern = {"'(?i:[sdmt]|ll|ve|re)|[^\\r\\n\\p{L}\\p{N}]?+\\p{L}+|\\p{N}|"
@@ -241,6 +244,11 @@ fail:
 bool pre_adds_bos(const struct pre *pre)
 {
     return pre->rule->adds_bos;
+}
+
+bool pre_normalizes(const struct pre *pre)
+{
+    return pre->rule->normalizes;
 }
 
 bool pre_takes_whole_words(const struct pre *pre)
