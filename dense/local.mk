@@ -1,2 +1,6 @@
 core_sources += \
-	dense/kv.h
+	dense/attn.c dense/attn-gqa.c dense/attn-mla.c \
+	dense/dense.c dense/dense.h dense/state.h \
+	dense/kv.c dense/kv.h dense/kv-chunk.h \
+	dense/rope.c dense/rope.h \
+	dense/stream.c

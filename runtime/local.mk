@@ -3,4 +3,4 @@ core_sources += \
 	runtime/generate.c \
 	runtime/sampler.c runtime/sampler.h \
 	runtime/session.c \
-	runtime/step.h
+	runtime/step.c runtime/step.h

@@ -15,6 +15,7 @@
 struct model;
 struct store;  /* store/store.h: all weights of a model, placed */
 struct kv_cache; /* dense/kv.h: the cache of one sequence */
+struct kern;     /* kernels/kern.h: the inner loops */
 struct step;
 
 struct step_token {
@@ -24,7 +25,7 @@ struct step_token {
     bool want_logits;
 };
 
-/* Buffers for batches of up to max_tokens; contexts up to max_context. */
+/* Buffers for batches of up to max_tokens; any context. */
 numoe_status step_new(const struct model *model, const struct store *store, struct pools *pools,
                       const struct topo *topo, const struct kern *kern, unsigned max_tokens,
                       struct step **out, numoe_error *err);

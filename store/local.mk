@@ -1,3 +1,7 @@
 core_sources += \
-	store/store.h \
-	store/weight.h
+	store/act.c store/act.h \
+	store/placement.c \
+	store/plan.c store/plan.h \
+	store/store.c store/store.h \
+	store/unit.c \
+	store/weight.c store/weight.h

@@ -1,0 +1,162 @@
+/* Softmax attention over a KV cache in chunks, for any number of heads per KV head.
+ *
+ * Each (token, head, chunk) gives a partial softmax: values weighted with exp(s - max), that max,
+ * and the sum of the weights. The partials of a token and head are merged in chunk order. Neither
+ * depends on which worker or node does it, so the result has the same bits everywhere. Partials of
+ * a whole batch over a long context do not fit in memory: they are made and merged tile by tile.
+ */
+#include <math.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "dense/kv-chunk.h"
+#include "dense/state.h"
+
+size_t attn_partial_stride(unsigned n_value)
+{
+    return round_up(n_value + 2, CACHE_LINE_BYTES / sizeof(float));
+}
+
+bool attn_tile_next(const struct dense *d, unsigned t_end, struct attn_tile *tile)
+{
+    const unsigned n_head = d->model->hp.n_head;
+    if (tile->h1 < n_head) {
+        tile->h0 = tile->h1;
+    } else {
+        tile->t0 = tile->t1;
+        tile->h0 = 0;
+    }
+    if (tile->t0 >= t_end) {
+        return false;
+    }
+    const size_t pair_floats = d->n_chunk * d->partial_stride;
+    const size_t n_pair = MAX(1u, ATTN_PARTIAL_BYTES / sizeof(float) / pair_floats);
+    if (n_pair >= n_head) {
+        tile->t1 = (unsigned)MIN(tile->t0 + n_pair / n_head, t_end);
+        tile->h1 = n_head;
+    } else {
+        tile->t1 = tile->t0 + 1;
+        tile->h1 = (unsigned)MIN(tile->h0 + n_pair, n_head);
+    }
+    return true;
+}
+
+static float *partial_at(const struct dense *d, const struct attn_tile *tile, unsigned t,
+                         unsigned h, unsigned chunk)
+{
+    const size_t pair = (size_t)(t - tile->t0) * (tile->h1 - tile->h0) + (h - tile->h0);
+    return d->partial + (pair * d->n_chunk + chunk) * d->partial_stride;
+}
+
+/* Positions [lo, hi) that token t sees. */
+static void token_span(const struct dense *d, unsigned il, unsigned t, uint32_t *lo, uint32_t *hi)
+{
+    const unsigned window = d->model->layer[il].windowed ? d->model->hp.window : 0;
+    *hi = d->token[t].position + 1;
+    *lo = window > 0 && *hi > window ? *hi - window : 0;
+}
+
+/* Heads that are scored together: as many as share the keys and fit the scratch, fewer where there
+ * would not be enough work for everybody. */
+static unsigned head_block(const struct worker *w, unsigned n_shared, size_t n_token_chunk)
+{
+    unsigned block = MIN(n_shared, ATTN_HEAD_BLOCK);
+    while (block > 1 && n_token_chunk * ((n_shared + block - 1) / block) < 2 * w->nw && w->nw > 1) {
+        block = (block + 1) / 2;
+    }
+    return block;
+}
+
+/* Heads [h0, h1), all of one KV head, of token t over one chunk. */
+static void attend(const struct dense *d, const struct worker *w, unsigned il,
+                   const struct attn_tile *tile, unsigned t, unsigned h0, unsigned h1,
+                   unsigned chunk, const float *q)
+{
+    const struct kern *kern = d->kern;
+    const struct kv_cache *kv = d->token[t].kv;
+    const struct kv_shape *shape = &kv->shape;
+    uint32_t lo, hi;
+    token_span(d, il, t, &lo, &hi);
+    lo = MAX(lo, chunk * KV_CHUNK);
+    hi = MIN(hi, (chunk + 1) * KV_CHUNK);
+    if (h0 >= h1 || lo >= hi) {
+        return;
+    }
+    const unsigned n_pos = hi - lo, n_head = h1 - h0;
+    const unsigned kv_head = h0 / (d->model->hp.n_head / shape->n_head);
+    const size_t skip = (size_t)(lo - chunk * KV_CHUNK) * shape->elem_bytes;
+    const size_t value_stride = kv_value_stride(kv);
+    const unsigned n_value = shape->n_value > 0 ? shape->n_value : d->model->hp.kv_lora_rank;
+    const uint8_t *keys = (uint8_t *)kv_keys(kv, il, chunk, kv_head) + skip * shape->n_key;
+    const uint8_t *values = (uint8_t *)kv_values(kv, il, chunk, kv_head) + skip * value_stride;
+    float *score = d->node[w->in].worker[w->iw].score;
+    float *out = partial_at(d, tile, t, h0, chunk);
+    const size_t ldo = d->n_chunk * d->partial_stride;
+
+    kern->attn_qk(q, shape->n_key, n_head, keys, kv->f16, shape->n_key, n_pos, shape->n_key, score,
+                  KV_CHUNK);
+    for (unsigned i = 0; i < n_head; i++) {
+        float *max_sum = out + i * ldo + n_value;
+        kern->attn_exp(score + i * KV_CHUNK, n_pos, &max_sum[0], &max_sum[1]);
+    }
+    kern->attn_sv(score, KV_CHUNK, n_head, values, kv->f16, value_stride, n_pos, n_value, out, ldo);
+}
+
+void attn_partials(struct dense *d, struct worker *w, unsigned il, const struct attn_tile *tile,
+                   const float *q, unsigned q_t0)
+{
+    const struct model_hparams *hp = &d->model->hp;
+    const struct kv_shape *shape = &d->token[tile->t0].kv->shape;
+    const unsigned n_shared = hp->n_head / shape->n_head;
+    const unsigned n_token = tile->t1 - tile->t0;
+    const unsigned n_chunk = d->n_chunk > w->in ? (d->n_chunk - w->in - 1) / w->n_node + 1 : 0;
+    if (n_chunk == 0) {
+        return;
+    }
+    const unsigned block = head_block(w, n_shared, (size_t)n_chunk * n_token);
+    const unsigned n_part = (n_shared + block - 1) / block; /* of one KV head */
+    const unsigned n_block = n_part * shape->n_head;
+    const uint32_t n_item = n_chunk * n_token * n_block;
+    struct share share;
+    uint32_t item, end;
+    /* Chunks vary slowest: a worker goes through its tokens with one chunk in its cache. */
+    share_begin(&share, w, n_item, weight_grain(w, n_item, n_item));
+    while (share_next(&share, &item, &end)) {
+        for (; item < end; item++) {
+            const unsigned chunk = w->in + item / (n_token * n_block) * w->n_node;
+            const unsigned t = tile->t0 + item / n_block % n_token;
+            const unsigned kv_head = item % n_block / n_part, part = item % n_part;
+            const unsigned h_end = kv_head * n_shared + MIN((part + 1) * block, n_shared);
+            const unsigned h0 = MAX(kv_head * n_shared + part * block, tile->h0);
+            const unsigned h1 = MIN(h_end, tile->h1);
+            attend(d, w, il, tile, t, h0, h1, chunk,
+                   q + ((size_t)(t - q_t0) * hp->n_head + h0) * shape->n_key);
+        }
+    }
+}
+
+void attn_merge(const struct dense *d, unsigned in, unsigned il, const struct attn_tile *tile,
+                unsigned t, unsigned h, float *out)
+{
+    const struct kern *kern = d->kern;
+    const struct kv_shape *shape = &d->token[t].kv->shape;
+    const unsigned n_value = shape->n_value > 0 ? shape->n_value : d->model->hp.kv_lora_rank;
+    const struct weight *sinks = dense_weight(d, il, SLOT_SINKS);
+    uint32_t lo, hi;
+    token_span(d, il, t, &lo, &hi);
+    const unsigned c0 = lo / KV_CHUNK, c1 = (hi - 1) / KV_CHUNK;
+
+    float max = weight_present(sinks) ? sinks->vec[in][h] : -INFINITY;
+    for (unsigned c = c0; c <= c1; c++) {
+        max = fmaxf(max, partial_at(d, tile, t, h, c)[n_value]);
+    }
+    float sum = weight_present(sinks) ? expf(sinks->vec[in][h] - max) : 0;
+    memset(out, 0, n_value * sizeof(float));
+    for (unsigned c = c0; c <= c1; c++) {
+        const float *partial = partial_at(d, tile, t, h, c);
+        const float weight = expf(partial[n_value] - max);
+        kern->axpy(out, weight, partial, n_value);
+        sum += weight * partial[n_value + 1];
+    }
+    kern->scale(out, 1 / sum, n_value);
+}

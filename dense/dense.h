@@ -1,0 +1,63 @@
+/* The half of a layer that every token runs through, on the worker pools: embedding, attention with
+ * its KV cache, dense feed-forward blocks, norms, head.
+ *
+ * All stage functions are called by every worker of every node, in the same order (SPMD). Tokens
+ * are divided over a node's workers always in the same way (dense_own_tokens): what a worker does
+ * to the residual stream of its own tokens needs no barrier before it goes on with them.
+ */
+#ifndef NUMOE_DENSE_DENSE_H
+#define NUMOE_DENSE_DENSE_H
+
+#include "dense/kv.h"
+#include "store/act.h"
+#include "store/store.h"
+
+struct dense;
+
+struct dense_token {
+    int32_t id;
+    uint32_t position;   /* positions of one sequence ascend within a batch */
+    struct kv_cache *kv; /* has room for position */
+    bool want_logits;
+};
+
+numoe_status dense_new(const struct model *model, const struct store *store, struct pools *pools,
+                       const struct topo *topo, const struct kern *kern, unsigned max_tokens,
+                       struct dense **out, numoe_error *err);
+void dense_free(struct dense *d);
+
+/* Sets the batch, n <= max_tokens; copied. By the caller's thread, before the workers start. */
+void dense_begin(struct dense *d, const struct dense_token *tokens, unsigned n);
+
+/* ------------------------------------------------------------------ stages, in order of use */
+
+/* x = embedding of the tokens. */
+void dense_embed(struct dense *d, struct worker *w);
+
+/* x += attention(norm(x)) */
+void dense_attention(struct dense *d, struct worker *w, unsigned il);
+
+/* x += ffn(norm(x)): layers without experts. */
+void dense_ffn(struct dense *d, struct worker *w, unsigned il);
+
+/* norm(x) of all tokens, for layers with experts, on this worker's node: floats, and int8 if q8. */
+const struct act *dense_ffn_input(struct dense *d, struct worker *w, unsigned il, bool q8);
+
+/* Logits of the tokens that want them. */
+void dense_head(struct dense *d, struct worker *w);
+
+/* ------------------------------------------------------------------ */
+
+/* The node's copy of the residual stream, [T, D]. */
+float *dense_stream(struct dense *d, const struct worker *w);
+
+static inline void dense_own_tokens(const struct worker *w, unsigned n_token, uint32_t *lo,
+                                    uint32_t *hi)
+{
+    share_static(n_token, w->iw, w->nw, lo, hi);
+}
+
+/* [V] of token i of the last batch; NULL where none were wanted. */
+const float *dense_logits(const struct dense *d, unsigned i);
+
+#endif

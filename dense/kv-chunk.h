@@ -1,0 +1,56 @@
+/* Private to dense/: where the rows of a KV cache are. A chunk is one piece of memory that holds
+ * KV_CHUNK positions of all layers:
+ *
+ *     layer 0: keys [n_head_kv][KV_CHUNK][n_key] values [n_head_kv][KV_CHUNK][n_value] | layer 1:
+ * ..
+ *
+ * MLA has one head whose rows are [latent, rotated part]; its values are the beginnings of its
+ * keys.
+ */
+#ifndef NUMOE_DENSE_KV_CHUNK_H
+#define NUMOE_DENSE_KV_CHUNK_H
+
+#include "dense/kv.h"
+
+struct kv_shape {
+    unsigned n_head, n_key, n_value; /* n_value 0: values are the beginnings of keys */
+    unsigned elem_bytes;
+    size_t value_offset; /* from a layer's keys to its values */
+    size_t layer_bytes, chunk_bytes;
+};
+
+struct kv_chunk {
+    struct node_arena *arena;
+    uint8_t *data;
+};
+
+struct kv_cache {
+    const struct topo *topo;
+    bool f16;
+    unsigned n_ctx, n_chunk; /* n_chunk: allocated so far */
+    struct kv_shape shape;
+    struct kv_chunk *chunk; /* [ceil(n_ctx / KV_CHUNK)] */
+};
+
+/* Rows of KV_CHUNK positions: [KV_CHUNK, n_key] of one head. */
+static inline void *kv_keys(const struct kv_cache *kv, unsigned il, unsigned chunk, unsigned head)
+{
+    const struct kv_shape *s = &kv->shape;
+    const size_t head_bytes = (size_t)KV_CHUNK * s->n_key * s->elem_bytes;
+    return kv->chunk[chunk].data + il * s->layer_bytes + head * head_bytes;
+}
+
+/* [KV_CHUNK, kv_value_stride()] of one head. */
+static inline void *kv_values(const struct kv_cache *kv, unsigned il, unsigned chunk, unsigned head)
+{
+    const struct kv_shape *s = &kv->shape;
+    const size_t head_bytes = (size_t)KV_CHUNK * s->n_value * s->elem_bytes;
+    return kv->chunk[chunk].data + il * s->layer_bytes + s->value_offset + head * head_bytes;
+}
+
+static inline size_t kv_value_stride(const struct kv_cache *kv)
+{
+    return kv->shape.n_value > 0 ? kv->shape.n_value : kv->shape.n_key;
+}
+
+#endif

@@ -1,0 +1,135 @@
+/* Buffers of the routed half and what was chosen. */
+#include "experts/experts.h"
+
+#include "base/mem.h"
+#include "experts/state.h"
+
+static numoe_status alloc(struct node_arena *arena, size_t n, size_t elem_bytes, void *out,
+                          numoe_error *err)
+{
+    return node_arena_alloc(arena, n * elem_bytes, out, err);
+}
+
+static numoe_status shared_init(struct experts *e, numoe_error *err)
+{
+    const struct model_hparams *hp = &e->model->hp;
+    struct node_arena *arena = e->node[0].arena;
+    const size_t n_token = e->max_tokens, n_pair = n_token * hp->n_expert_used;
+    const size_t n_route = hp->n_layer * n_pair;
+    FORWARD_IF(alloc(arena, n_token * hp->n_expert, sizeof(float), &e->logits, err));
+    FORWARD_IF(alloc(arena, n_token, sizeof(float), &e->shared_gate, err));
+    FORWARD_IF(alloc(arena, n_pair * hp->n_ff_expert, sizeof(float), &e->h, err));
+    FORWARD_IF(alloc(arena, n_token * hp->n_ff_shared, sizeof(float), &e->h_shared, err));
+    FORWARD_IF(alloc(arena, n_pair * hp->n_embd, sizeof(float), &e->y, err));
+    FORWARD_IF(alloc(arena, n_token * hp->n_embd, sizeof(float), &e->y_shared, err));
+    FORWARD_IF(alloc(arena, n_route, sizeof(int32_t), &e->route_ids, err));
+    return alloc(arena, n_route, sizeof(float), &e->route_weights, err);
+}
+
+static numoe_status dispatch_init(struct dispatch *d, struct node_arena *arena, size_t n_expert,
+                                  size_t n_pair, numoe_error *err)
+{
+    FORWARD_IF(alloc(arena, n_expert, sizeof(uint32_t), &d->expert, err));
+    FORWARD_IF(alloc(arena, n_expert + 1, sizeof(uint32_t), &d->begin, err));
+    FORWARD_IF(alloc(arena, n_pair, sizeof(uint32_t), &d->token, err));
+    return alloc(arena, n_pair, sizeof(uint32_t), &d->pair, err);
+}
+
+static numoe_status node_init(struct experts *e, unsigned in, unsigned n_worker, numoe_error *err)
+{
+    const struct model_hparams *hp = &e->model->hp;
+    struct experts_node *node = &e->node[in];
+    struct node_arena *arena = node->arena;
+    const unsigned n_pair = e->max_tokens * hp->n_expert_used;
+    const size_t n_scratch = router_scratch_floats(&hp->router, hp->n_expert);
+    FORWARD_IF(mem_new(&node->worker, n_worker, sizeof *node->worker, "worker buffers", err));
+    for (unsigned iw = 0; iw < n_worker; iw++) {
+        struct experts_worker *worker = &node->worker[iw];
+        FORWARD_IF(alloc(arena, n_scratch, sizeof(float), &worker->router, err));
+        FORWARD_IF(alloc(arena, hp->n_expert, sizeof(float), &worker->logits, err));
+        FORWARD_IF(alloc(arena, 2 * WEIGHT_GLU_SCRATCH, sizeof(float), &worker->glu, err));
+    }
+    FORWARD_IF(alloc(arena, n_pair, sizeof(int32_t), &node->ids, err));
+    FORWARD_IF(alloc(arena, n_pair, sizeof(float), &node->weights, err));
+    FORWARD_IF(dispatch_init(&node->work, arena, hp->n_expert, n_pair, err));
+    FORWARD_IF(act_init(&node->h, arena, hp->n_ff_expert, n_pair, e->h, err));
+    return act_init(&node->h_shared, arena, hp->n_ff_shared, e->max_tokens, e->h_shared, err);
+}
+
+static numoe_status init(struct experts *e, struct pools *pools, const struct topo *topo,
+                         numoe_error *err)
+{
+    FORWARD_IF(mem_new(&e->node, e->n_node, sizeof *e->node, "node buffers", err));
+    for (unsigned in = 0; in < e->n_node; in++) {
+        FORWARD_IF(node_arena_new(topo, in, "expert activations", &e->node[in].arena, err));
+    }
+    FORWARD_IF(shared_init(e, err));
+    for (unsigned in = 0; in < e->n_node; in++) {
+        FORWARD_IF(node_init(e, in, pools_node_workers(pools, in), err));
+    }
+    return NUMOE_OK;
+}
+
+numoe_status experts_new(const struct model *model, const struct store *store, struct pools *pools,
+                         const struct topo *topo, const struct kern *kern, unsigned max_tokens,
+                         struct experts **out, numoe_error *err)
+{
+    struct experts *e = NULL;
+    FORWARD_IF(mem_new(&e, 1, sizeof *e, "expert runtime", err));
+    e->model = model;
+    e->store = store;
+    e->kern = kern;
+    e->max_tokens = max_tokens;
+    e->n_node = pools_n_node(pools);
+    numoe_status status = init(e, pools, topo, err);
+    if (status != NUMOE_OK) {
+        experts_free(e);
+        return status;
+    }
+    *out = e;
+    return NUMOE_OK;
+}
+
+void experts_free(struct experts *e)
+{
+    if (e == NULL) {
+        return;
+    }
+    for (unsigned in = 0; e->node != NULL && in < e->n_node; in++) {
+        mem_free(e->node[in].worker);
+        node_arena_free(e->node[in].arena);
+    }
+    mem_free(e->node);
+    mem_free(e);
+}
+
+void experts_keep_routes(struct experts *e, bool on)
+{
+    e->keep = on;
+}
+
+bool experts_want_q8(const struct experts *e, unsigned il)
+{
+    static const enum slot readers[] = {SLOT_ROUTER,  SLOT_SHEXP_GATE, SLOT_GATE_EXPS,
+                                        SLOT_UP_EXPS, SLOT_GATE_SHEXP, SLOT_UP_SHEXP};
+    bool q8 = false;
+    for (unsigned i = 0; i < ARRAY_LEN(readers); i++) {
+        q8 |= experts_weight(e, il, readers[i])->q8;
+    }
+    return q8;
+}
+
+bool experts_get_route(const struct experts *e, unsigned il, unsigned i, const int32_t **ids,
+                       const float **weights, unsigned *k)
+{
+    const unsigned n_used = e->model->hp.n_expert_used;
+    if (!e->keep || il >= e->model->hp.n_layer || !e->model->layer[il].is_moe ||
+        i >= e->max_tokens) {
+        return false;
+    }
+    const size_t at = ((size_t)il * e->max_tokens + i) * n_used;
+    *ids = e->route_ids + at;
+    *weights = e->route_weights + at;
+    *k = n_used;
+    return true;
+}

@@ -1,0 +1,210 @@
+/* The stages of the routed half. Every worker finds its part of the work in the node's work list:
+ * items are (expert, panel of the node's rows), so that all workers are busy whether one expert has
+ * all the tokens or each has one.
+ */
+#include <string.h>
+
+#include "base/mem.h"
+#include "experts/state.h"
+
+/* ------------------------------------------------------------------ router */
+
+static void select_token(struct experts *e, struct worker *w, unsigned il, uint32_t t)
+{
+    const struct model_hparams *hp = &e->model->hp;
+    const unsigned n_used = hp->n_expert_used;
+    struct experts_node *node = &e->node[w->in];
+    struct experts_worker *worker = &node->worker[w->iw];
+    const struct weight *bias = experts_weight(e, il, SLOT_ROUTER_BIAS);
+    const struct weight *select = experts_weight(e, il, SLOT_SELECT_BIAS);
+    const float *logits = e->logits + (size_t)t * hp->n_expert;
+    if (weight_present(bias)) {
+        memcpy(worker->logits, logits, hp->n_expert * sizeof(float));
+        e->kern->add(worker->logits, bias->vec[w->in], hp->n_expert);
+        logits = worker->logits;
+    }
+    router_select(&hp->router, hp->n_expert, n_used, logits,
+                  weight_present(select) ? select->vec[w->in] : NULL, worker->router,
+                  node->ids + (size_t)t * n_used, node->weights + (size_t)t * n_used);
+}
+
+/* The first node's choice is the choice: all nodes make the same. */
+static void keep_routes(struct experts *e, unsigned il, unsigned n)
+{
+    const unsigned n_used = e->model->hp.n_expert_used;
+    const size_t to = (size_t)il * e->max_tokens * n_used;
+    memcpy(e->route_ids + to, e->node[0].ids, n * n_used * sizeof(int32_t));
+    memcpy(e->route_weights + to, e->node[0].weights, n * n_used * sizeof(float));
+}
+
+void experts_route(struct experts *e, struct worker *w, unsigned il, const struct act *x,
+                   unsigned n)
+{
+    const struct model_hparams *hp = &e->model->hp;
+    const struct weight *router = experts_weight(e, il, SLOT_ROUTER);
+    const struct weight *shared_gate = experts_weight(e, il, SLOT_SHEXP_GATE);
+    struct experts_node *node = &e->node[w->in];
+    const struct kern_act in = act_view(x);
+    weight_matmul(router, 0, w, e->kern, &in, NULL, NULL, n, e->logits, hp->n_expert);
+    if (weight_present(shared_gate)) {
+        weight_matmul(shared_gate, 0, w, e->kern, &in, NULL, NULL, n, e->shared_gate, 1);
+    }
+    worker_all_barrier(w);
+    uint32_t lo, hi;
+    share_static(n, w->iw, w->nw, &lo, &hi);
+    for (uint32_t t = lo; t < hi; t++) {
+        select_token(e, w, il, t);
+    }
+    if (n > 1) { /* one token is the first worker's, who goes on with it */
+        worker_node_barrier(w);
+    }
+    if (w->iw == 0) {
+        dispatch_build(node->ids, n, hp->n_expert_used, hp->n_expert, &node->work);
+        if (e->keep && w->in == 0) {
+            keep_routes(e, il, n);
+        }
+    }
+    worker_node_barrier(w);
+}
+
+/* ------------------------------------------------------------------ gate, up */
+
+static struct weight_glu routed_glu(const struct experts *e, unsigned il)
+{
+    const struct model_hparams *hp = &e->model->hp;
+    return (struct weight_glu){
+        .gate = experts_weight(e, il, SLOT_GATE_EXPS),
+        .up = experts_weight(e, il, SLOT_UP_EXPS),
+        .gate_bias = experts_weight(e, il, SLOT_GATE_EXPS_BIAS),
+        .up_bias = experts_weight(e, il, SLOT_UP_EXPS_BIAS),
+        .act = hp->act,
+        .act_alpha = hp->act_alpha,
+        .act_limit = hp->act_limit,
+    };
+}
+
+static void run_glu(struct experts *e, struct worker *w, unsigned il, const struct kern_act *x)
+{
+    const struct weight_glu glu = routed_glu(e, il);
+    const struct experts_node *node = &e->node[w->in];
+    const struct dispatch *work = &node->work;
+    const uint32_t n_panel = weight_part_panels(&glu.gate->part[w->in]);
+    const uint32_t n = work->n_active * n_panel;
+    struct share share;
+    uint32_t lo, hi;
+    share_begin(&share, w, n, weight_grain(w, n, n_panel));
+    while (share_next(&share, &lo, &hi)) {
+        while (lo < hi) {
+            const uint32_t a = lo / n_panel, p0 = lo % n_panel;
+            const uint32_t p1 = MIN(n_panel, p0 + (hi - lo)), begin = work->begin[a];
+            weight_glu_panels(&glu, work->expert[a], w->in, p0, p1, e->kern, x, work->token + begin,
+                              work->pair + begin, work->begin[a + 1] - begin,
+                              node->worker[w->iw].glu, e->h, glu.gate->n_row);
+            lo += p1 - p0;
+        }
+    }
+}
+
+static void run_shared_glu(struct experts *e, struct worker *w, unsigned il,
+                           const struct kern_act *x, unsigned n_token)
+{
+    const struct weight absent = {.format = NULL};
+    struct weight_glu glu = routed_glu(e, il);
+    glu.gate = experts_weight(e, il, SLOT_GATE_SHEXP);
+    glu.up = experts_weight(e, il, SLOT_UP_SHEXP);
+    glu.gate_bias = glu.up_bias = &absent;
+    const uint32_t n_panel = weight_part_panels(&glu.gate->part[w->in]);
+    struct share share;
+    uint32_t lo, hi;
+    share_begin(&share, w, n_panel, weight_grain(w, n_panel, n_panel));
+    while (share_next(&share, &lo, &hi)) {
+        weight_glu_panels(&glu, 0, w->in, lo, hi, e->kern, x, NULL, NULL, n_token,
+                          e->node[w->in].worker[w->iw].glu, e->h_shared, glu.gate->n_row);
+    }
+}
+
+/* ------------------------------------------------------------------ down */
+
+static void run_down(struct experts *e, struct worker *w, unsigned il)
+{
+    const struct weight *down = experts_weight(e, il, SLOT_DOWN_EXPS);
+    const struct experts_node *node = &e->node[w->in];
+    const struct dispatch *work = &node->work;
+    const struct kern_act x = act_view(&node->h);
+    const uint32_t n_panel = weight_part_panels(&down->part[w->in]);
+    const uint32_t n = work->n_active * n_panel;
+    struct share share;
+    uint32_t lo, hi;
+    share_begin(&share, w, n, weight_grain(w, n, n_panel));
+    while (share_next(&share, &lo, &hi)) {
+        while (lo < hi) {
+            const uint32_t a = lo / n_panel, p0 = lo % n_panel;
+            const uint32_t p1 = MIN(n_panel, p0 + (hi - lo)), begin = work->begin[a];
+            weight_matmul_panels(down, work->expert[a], w->in, p0, p1, e->kern, &x,
+                                 work->pair + begin, work->pair + begin, work->begin[a + 1] - begin,
+                                 e->y, down->n_row);
+            lo += p1 - p0;
+        }
+    }
+}
+
+void experts_run(struct experts *e, struct worker *w, unsigned il, const struct act *x, unsigned n)
+{
+    const struct weight *down = experts_weight(e, il, SLOT_DOWN_EXPS);
+    const struct weight *down_shared = experts_weight(e, il, SLOT_DOWN_SHEXP);
+    struct experts_node *node = &e->node[w->in];
+    const bool shared = weight_present(down_shared);
+    const struct kern_act in = act_view(x);
+    run_glu(e, w, il, &in);
+    if (shared) {
+        run_shared_glu(e, w, il, &in, n);
+    }
+    worker_all_barrier(w);
+    if (down->q8) {
+        act_convert_shared(&node->h, e->kern, n * e->model->hp.n_expert_used, w);
+    }
+    if (down_shared->q8) {
+        act_convert_shared(&node->h_shared, e->kern, n, w);
+    }
+    if (down->q8 || down_shared->q8) {
+        worker_node_barrier(w);
+    }
+    run_down(e, w, il);
+    if (shared) {
+        const struct kern_act h = act_view(&node->h_shared);
+        weight_matmul(down_shared, 0, w, e->kern, &h, NULL, NULL, n, e->y_shared,
+                      down_shared->n_row);
+    }
+    worker_all_barrier(w);
+}
+
+/* ------------------------------------------------------------------ sum */
+
+void experts_combine(struct experts *e, struct worker *w, unsigned il, float *stream, unsigned lo,
+                     unsigned hi)
+{
+    const struct model_hparams *hp = &e->model->hp;
+    const struct kern *kern = e->kern;
+    const struct experts_node *node = &e->node[w->in];
+    const struct weight *bias = experts_weight(e, il, SLOT_DOWN_EXPS_BIAS);
+    const bool shared = weight_present(experts_weight(e, il, SLOT_DOWN_SHEXP));
+    const bool gated = weight_present(experts_weight(e, il, SLOT_SHEXP_GATE));
+    for (size_t t = lo; t < hi; t++) {
+        float *x = stream + t * hp->n_embd;
+        if (shared) {
+            float gate = 1;
+            if (gated) {
+                kern->sigmoid(&e->shared_gate[t], 1, &gate);
+            }
+            kern->axpy(x, gate * hp->residual_scale, e->y_shared + t * hp->n_embd, hp->n_embd);
+        }
+        for (size_t pair = t * hp->n_expert_used; pair < (t + 1) * hp->n_expert_used; pair++) {
+            const float weight = node->weights[pair] * hp->residual_scale;
+            kern->axpy(x, weight, e->y + pair * hp->n_embd, hp->n_embd);
+            if (weight_present(bias)) {
+                const size_t row = (size_t)node->ids[pair] * hp->n_embd;
+                kern->axpy(x, weight, bias->vec[w->in] + row, hp->n_embd);
+            }
+        }
+    }
+}

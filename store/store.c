@@ -1,0 +1,273 @@
+/* Loading: checks that the weights fit, takes the memory, lets every node's own workers read and
+ * pack their part, and reports progress from the caller's thread. What is loaded where is plan.c's
+ * affair, how one piece is read unit.c's.
+ *
+ * Workers run in time slices so that the caller can speak in between; cursors survive the slices.
+ */
+#include "store/store.h"
+
+#include <stdatomic.h>
+
+#include "base/clock.h"
+#include "base/mem.h"
+#include "store/plan.h"
+
+#define SLICE_NS 100000000u
+
+struct store_priv {
+    struct node_arena *arena[TOPO_MAX_NODE];
+    bool tied; /* w[SLOT_OUTPUT] is w[SLOT_TOKEN_EMBD] */
+};
+
+/* ------------------------------------------------------------------ does it fit */
+
+static numoe_status check_fits(const struct load_plan *plan, const struct topo *topo,
+                               numoe_error *err)
+{
+    const double gib = 1024.0 * 1024.0 * 1024.0;
+    for (unsigned in = 0; in < plan->n_node; in++) {
+        const uint64_t available = topo->node[in].available_bytes;
+        if (topo->is_this_machine && available > 0 && plan->node_bytes[in] > available) {
+            return status_fail(err, NUMOE_E_MEMORY,
+                               "weights need %.2f GiB on node %u, where %.2f GiB are available "
+                               "(%.2f GiB over %u nodes): take a smaller quantization",
+                               (double)plan->node_bytes[in] / gib, topo->node[in].os_index,
+                               (double)available / gib, (double)plan->total_bytes / gib,
+                               plan->n_node);
+        }
+    }
+    if (plan->total_bytes > topo->memory_limit_bytes) {
+        return status_fail(
+            err, NUMOE_E_MEMORY,
+            "weights need %.2f GiB, the memory limit of the control group leaves %.2f "
+            "GiB: raise the limit or take a smaller quantization",
+            (double)plan->total_bytes / gib, (double)topo->memory_limit_bytes / gib);
+    }
+    return NUMOE_OK;
+}
+
+/* ------------------------------------------------------------------ memory */
+
+static numoe_status allocate_job(struct store_priv *priv, struct load_job *job, unsigned in,
+                                 numoe_error *err)
+{
+    struct weight *w = job->w;
+    if (job->kind == LOAD_VECTOR) {
+        const size_t n = (size_t)w->n_mat * w->n_row * w->k;
+        return node_arena_alloc(priv->arena[in], n * sizeof(float), &w->vec[in], err);
+    }
+    struct weight_part *part = &w->part[in];
+    return node_arena_alloc(priv->arena[in], w->n_mat * part->mat_bytes, &part->data, err);
+}
+
+static numoe_status allocate(struct store *store, struct load_plan *plan, const struct topo *topo,
+                             numoe_error *err)
+{
+    struct store_priv *priv = store->priv;
+    for (unsigned in = 0; in < plan->n_node; in++) {
+        FORWARD_IF(node_arena_new(topo, in, "weights", &priv->arena[in], err));
+        for (unsigned ij = 0; ij < plan->n_job; ij++) {
+            FORWARD_IF(allocate_job(priv, &plan->job[ij], in, err));
+        }
+    }
+    return NUMOE_OK;
+}
+
+/* ------------------------------------------------------------------ reading */
+
+struct loader {
+    const struct load_plan *plan;
+    uint8_t *scratch; /* [n_worker] of scratch_bytes each */
+    uint64_t slice_end_ns;
+    _Atomic uint32_t next[TOPO_MAX_NODE]; /* first unit of the node that nobody took */
+    _Atomic uint64_t done_bytes;
+    _Atomic bool failed;
+    struct loader_error {
+        numoe_status status;
+        numoe_error err;
+    } * error; /* [n_worker] */
+};
+
+/* The job that unit iu of a node belongs to: the last one that begins at or before it and has
+ * units. */
+static const struct load_job *find_job(const struct load_plan *plan, unsigned in, uint32_t iu)
+{
+    unsigned lo = 0, hi = plan->n_job;
+    while (hi - lo > 1) {
+        const unsigned mid = lo + (hi - lo) / 2;
+        if (plan->job[mid].unit0[in] <= iu) {
+            lo = mid;
+        } else {
+            hi = mid;
+        }
+    }
+    return &plan->job[lo];
+}
+
+static void load_slice(struct worker *w, void *arg)
+{
+    struct loader *l = arg;
+    const struct load_plan *plan = l->plan;
+    struct loader_error *error = &l->error[w->ig];
+    uint8_t *scratch = l->scratch + w->ig * round_up(plan->scratch_bytes, CACHE_LINE_BYTES);
+    while (!atomic_load(&l->failed) && clock_ns() < l->slice_end_ns) {
+        if (atomic_load(&l->next[w->in]) >= plan->n_unit[w->in]) {
+            return;
+        }
+        const uint32_t iu = atomic_fetch_add(&l->next[w->in], 1);
+        if (iu >= plan->n_unit[w->in]) {
+            return;
+        }
+        const struct load_job *job = find_job(plan, w->in, iu);
+        uint64_t placed_bytes = 0;
+        error->status = load_unit(plan->model, job, w->in, iu - job->unit0[w->in], scratch,
+                                  &placed_bytes, &error->err);
+        if (error->status != NUMOE_OK) {
+            atomic_store(&l->failed, true);
+            return;
+        }
+        atomic_fetch_add(&l->done_bytes, placed_bytes);
+    }
+}
+
+static bool loader_finished(struct loader *l)
+{
+    for (unsigned in = 0; in < l->plan->n_node; in++) {
+        if (atomic_load(&l->next[in]) < l->plan->n_unit[in]) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static numoe_status loader_result(const struct loader *l, unsigned n_worker, numoe_error *err)
+{
+    for (unsigned ig = 0; ig < n_worker; ig++) {
+        if (l->error[ig].status != NUMOE_OK) {
+            if (err != NULL) {
+                *err = l->error[ig].err;
+            }
+            return l->error[ig].status;
+        }
+    }
+    return NUMOE_OK;
+}
+
+static numoe_status read_all(const struct load_plan *plan, struct pools *pools,
+                             numoe_progress_fn progress, void *progress_arg, numoe_error *err)
+{
+    const unsigned n_worker = pools_n_worker(pools);
+    struct loader l = {.plan = plan};
+    numoe_status status = mem_new_aligned(
+        &l.scratch, n_worker, round_up(plan->scratch_bytes, CACHE_LINE_BYTES), "load buffers", err);
+    if (status == NUMOE_OK) {
+        status = mem_new(&l.error, n_worker, sizeof *l.error, "load buffers", err);
+    }
+    if (status != NUMOE_OK) {
+        goto out;
+    }
+    while (!loader_finished(&l) && !atomic_load(&l.failed)) {
+        l.slice_end_ns = clock_ns() + SLICE_NS;
+        pools_run(pools, load_slice, &l);
+        if (progress != NULL) {
+            /* Done leaves out what rounds matrices up to cache lines. */
+            const uint64_t done = atomic_load(&l.done_bytes), total = plan->total_bytes;
+            progress(progress_arg, loader_finished(&l) ? total : MIN(done, total), total);
+        }
+    }
+    status = loader_result(&l, n_worker, err);
+out:
+    mem_free(l.error);
+    mem_free(l.scratch);
+    return status;
+}
+
+/* ------------------------------------------------------------------ store */
+
+static numoe_status store_new(const struct model *model, unsigned n_node, struct store **out,
+                              numoe_error *err)
+{
+    struct store *store = NULL;
+    FORWARD_IF(mem_new(&store, 1, sizeof *store, "weights", err));
+    numoe_status status = mem_new(&store->priv, 1, sizeof(struct store_priv), "weights", err);
+    if (status == NUMOE_OK) {
+        status = mem_new(&store->layer, model->hp.n_layer, sizeof *store->layer, "weights", err);
+    }
+    if (status != NUMOE_OK) {
+        mem_free(store->priv);
+        mem_free(store);
+        return status;
+    }
+    store->model = model;
+    store->n_node = n_node;
+    *out = store;
+    return NUMOE_OK;
+}
+
+numoe_status store_load(const struct model *model, const struct topo *topo, struct pools *pools,
+                        numoe_progress_fn progress, void *progress_arg, struct store **out,
+                        numoe_error *err)
+{
+    double share[TOPO_MAX_NODE];
+    struct store *store = NULL;
+    struct load_plan *plan = NULL;
+    FORWARD_IF(store_new(model, pools_n_node(pools), &store, err));
+    for (unsigned in = 0; in < store->n_node; in++) {
+        share[in] = pools_node_workers(pools, in);
+    }
+    numoe_status status = load_plan_new(model, store, share, &plan, err);
+    if (status == NUMOE_OK) {
+        status = check_fits(plan, topo, err);
+    }
+    if (status == NUMOE_OK) {
+        status = allocate(store, plan, topo, err);
+    }
+    if (status == NUMOE_OK) {
+        status = read_all(plan, pools, progress, progress_arg, err);
+    }
+    if (status == NUMOE_OK) {
+        store->bytes = plan->total_bytes;
+        struct store_priv *priv = store->priv;
+        priv->tied = !weight_present(&store->w[SLOT_OUTPUT]);
+        if (priv->tied) {
+            store->w[SLOT_OUTPUT] = store->w[SLOT_TOKEN_EMBD];
+        }
+        *out = store;
+    } else {
+        store_free(store);
+    }
+    load_plan_free(plan);
+    return status;
+}
+
+static void free_weight(struct weight *w)
+{
+    mem_free(w->part);
+    mem_free(w->vec);
+}
+
+void store_free(struct store *store)
+{
+    if (store == NULL) {
+        return;
+    }
+    struct store_priv *priv = store->priv;
+    for (unsigned slot = 0; slot < N_MODEL_SLOT; slot++) {
+        if (slot != SLOT_OUTPUT || !priv->tied) {
+            free_weight(&store->w[slot]);
+        }
+    }
+    for (unsigned il = 0; il < store->model->hp.n_layer; il++) {
+        for (unsigned slot = N_MODEL_SLOT; slot < N_SLOT; slot++) {
+            free_weight(&store->layer[il][slot]);
+        }
+    }
+    for (unsigned in = 0; in < store->n_node; in++) {
+        if (priv->arena[in] != NULL) {
+            node_arena_free(priv->arena[in]);
+        }
+    }
+    mem_free(store->layer);
+    mem_free(store->priv);
+    mem_free(store);
+}
