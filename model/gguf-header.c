@@ -236,7 +236,7 @@ static numoe_status take_strings(struct reader *r, struct gguf_value *value, num
         numoe_status status = take_string(r, "the string's length", &str[i], err);
         if (status != NUMOE_OK) {
             mem_free(str);
-            return status_context(err, status, "element %" PRIu64, i);
+            return value->is_array ? status_context(err, status, "element %" PRIu64, i) : status;
         }
     }
     value->str = str;

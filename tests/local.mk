@@ -2,10 +2,12 @@
 # programs print TAP themselves.
 unit_tests += tests/unit/test-base
 unit_tests += tests/unit/test-format
+unit_tests += tests/unit/test-gguf
 
 script_tests += tests/check-layers.sh tests/check-symbols.sh
 
 EXTRA_DIST += tests/data tests/unit/testdata.h
+EXTRA_DIST += tests/unit/ggufbuild.h
 
 # ------------------------------------------------------------------ programs without Criterion
 plain_tests = tests/stress/stress-pool
