@@ -1,3 +1,15 @@
-# With the first source file here, this line builds the program:
-# numoe_programs += numoe
-numoe_sources +=
+numoe_programs += numoe
+numoe_sources += \
+	cli/chat.c \
+	cli/cli.h \
+	cli/eval-logits.c \
+	cli/eval-perplexity.c \
+	cli/eval.c cli/eval.h \
+	cli/files.c \
+	cli/inspect.c \
+	cli/interrupt.c \
+	cli/main.c \
+	cli/options.c \
+	cli/report.c \
+	cli/run.c \
+	cli/text.c

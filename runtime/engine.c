@@ -86,9 +86,7 @@ static uint64_t weight_node_bytes(const struct weight *w, unsigned in)
     if (!weight_present(w) || !w->part) {
         return 0;
     }
-    const struct weight_part *part = &w->part[in];
-    uint64_t n_panel = (part->row1 - part->row0 + PANEL_ROWS - 1) / PANEL_ROWS;
-    return n_panel * w->panel_bytes * w->n_mat;
+    return (uint64_t)weight_part_panels(&w->part[in]) * w->panel_bytes * w->n_mat;
 }
 
 static uint64_t store_node_bytes(const struct store *store, unsigned in)

@@ -1,0 +1,200 @@
+/* What the subcommands of the program share. They are thin: everything that could be of use to
+ * another program is in the library, behind numoe/numoe.h, which is all of it that is included
+ * here.
+ *
+ * Every failure is one line on stderr, "numoe: ...", and an exit status that says what to do next.
+ */
+#ifndef NUMOE_CLI_CLI_H
+#define NUMOE_CLI_CLI_H
+
+#include <getopt.h>
+#include <stdio.h>
+
+#include "numoe/numoe.h"
+
+enum {
+    EXIT_OK = 0,
+    EXIT_WORK = 1,         /* failed while working: disk full, device lost */
+    EXIT_INPUT = 2,        /* wrong usage, file, model or request */
+    EXIT_LACKING = 3,      /* this machine or build lacks something */
+    EXIT_INTERRUPTED = 130 /* by Ctrl-C */
+};
+
+struct command {
+    const char *name, *summary, *help;
+    int (*run)(int argc, char **argv); /* returns an exit status */
+};
+
+extern const struct command command_run, command_chat, command_eval, command_inspect;
+
+/* ------------------------------------------------------------------ errors (main.c) */
+
+/* "numoe: ..." on stderr; the first two return what to exit with. */
+int fail(int exit_status, const char *fmt, ...) NUMOE_PRINTF(2, 3);
+int fail_usage(const struct command *cmd, const char *fmt, ...) NUMOE_PRINTF(2, 3);
+int fail_status(const numoe_error *err);
+void warn(const char *fmt, ...) NUMOE_PRINTF(1, 2);
+
+/* ------------------------------------------------------------------ options (options.c) */
+
+/* clang-format off */
+enum {
+    OPT_TOPOLOGY = 256, OPT_KV, OPT_CHUNK,
+    OPT_TEMP, OPT_TOP_K, OPT_TOP_P, OPT_MIN_P, OPT_REPEAT_PENALTY, OPT_REPEAT_LAST, OPT_SEED,
+    OPT_STOP, OPT_CHAT, OPT_RAW, OPT_IGNORE_EOG,
+    OPT_PERPLEXITY, OPT_WINDOW, OPT_LOGITS, OPT_ROUTES,
+    OPT_TENSORS,
+};
+/* clang-format on */
+
+struct model_options {
+    numoe_engine_params params; /* model_path NULL: none named */
+    bool is_embedded;           /* the embedded model: its defaults apply */
+    bool quiet;
+    unsigned n_ctx; /* 0: the model's own */
+};
+
+/* clang-format off */
+#define MODEL_OPTIONS_SHORT "m:c:t:qh"
+#define MODEL_OPTIONS                                                                              \
+    {"model", required_argument, NULL, 'm'}, {"ctx", required_argument, NULL, 'c'},                \
+    {"threads", required_argument, NULL, 't'}, {"quiet", no_argument, NULL, 'q'},                  \
+    {"help", no_argument, NULL, 'h'}, {"topology", required_argument, NULL, OPT_TOPOLOGY},         \
+    {"kv", required_argument, NULL, OPT_KV}, {"chunk", required_argument, NULL, OPT_CHUNK}
+
+#define SAMPLING_OPTIONS                                                                           \
+    {"temp", required_argument, NULL, OPT_TEMP}, {"top-k", required_argument, NULL, OPT_TOP_K},    \
+    {"top-p", required_argument, NULL, OPT_TOP_P}, {"min-p", required_argument, NULL, OPT_MIN_P},  \
+    {"repeat-penalty", required_argument, NULL, OPT_REPEAT_PENALTY},                               \
+    {"repeat-last", required_argument, NULL, OPT_REPEAT_LAST},                                     \
+    {"seed", required_argument, NULL, OPT_SEED}
+/* clang-format on */
+
+#define MODEL_OPTIONS_HELP                                                                         \
+    "Model and machine:\n"                                                                         \
+    "  -m, --model FILE      GGUF file; of a split file the first part (default: the embedded\n"   \
+    "                        model, or what the environment variable NUMOE_MODEL names)\n"         \
+    "  -c, --ctx N           context in tokens (default: the model's own)\n"                       \
+    "  -t, --threads N       workers (default: one per allowed core)\n"                            \
+    "      --topology SPEC   plan for another machine: an hwloc XML file or synthetic string\n"    \
+    "      --kv f16|f32      type of the KV cache (default: f16; f32 for F32 files)\n"             \
+    "      --chunk N         most tokens evaluated together (default: 512)\n"                      \
+    "  -q, --quiet           only the result and errors\n"                                         \
+    "  -h, --help            this text\n"
+
+struct sampling_options {
+    numoe_sampler_params params;
+    bool has_seed, has_penalty;
+};
+
+#define SAMPLING_OPTIONS_HELP                                                                      \
+    "Sampling (applied in this order: penalty, top-k, top-p, min-p, temperature):\n"               \
+    "      --temp X          temperature; 0 is greedy (default: 0.7)\n"                            \
+    "      --top-k N         only the N most likely tokens (default: 0, off)\n"                    \
+    "      --top-p X         only the most likely tokens that reach X together (default: 0.9)\n"   \
+    "      --min-p X         only tokens with X of the best one's probability (default: 0, off)\n" \
+    "      --repeat-penalty X  divides the logits of recent tokens (default: 1, off; for the\n"    \
+    "                        embedded model 1.05)\n"                                               \
+    "      --repeat-last N   how many tokens are recent (default: 64)\n"                           \
+    "      --seed N          makes a run repeatable (default: a new one each time, printed)\n"
+
+void model_options_init(struct model_options *o);
+void sampling_options_init(struct sampling_options *o);
+
+/* Both: 1 if the option was theirs, 0 if not, -1 if its value was wrong (said already). */
+int model_option(struct model_options *o, int opt, const char *value);
+int sampling_option(struct sampling_options *o, int opt, const char *value);
+/* Finds the model file where none was named, and a seed; an exit status. */
+int model_options_finish(struct model_options *o);
+int sampling_options_finish(struct sampling_options *o, bool is_embedded);
+
+/* The next option as getopt_long() gives it, -1 at the end, '?' after an error (said already). */
+int next_option(const struct command *cmd, int argc, char **argv, const char *short_options,
+                const struct option *options);
+/* Numbers are read strictly; false after saying which option, what it was and what is possible. */
+bool parse_uint(const char *option, const char *text, uint64_t min, uint64_t max, uint64_t *value);
+bool parse_float(const char *option, const char *text, float min, float max, float *value);
+
+/* ------------------------------------------------------------------ reading and writing (files.c)
+ */
+
+struct text {
+    char *data; /* NUL-terminated */
+    size_t bytes;
+};
+
+/* A whole file, "-" is stdin; *text: free(text->data). An exit status. */
+int read_text(const char *path, struct text *text);
+/* One newline at the end is the editor's or the shell's, not the text's. */
+void trim_newline(struct text *text);
+
+/* A file that appears under its name only when it is complete. */
+struct output {
+    const char *path;
+    char *temp_path; /* NULL: path is a device or pipe, written directly */
+    FILE *file;
+};
+
+int output_open(struct output *o, const char *path); /* an exit status */
+int output_commit(struct output *o);                 /* closes either way */
+void output_discard(struct output *o);               /* also of one that never was opened */
+
+/* ------------------------------------------------------------------ Ctrl-C (interrupt.c) */
+
+void interrupt_init(void);
+/* From here to interrupt_end() the first Ctrl-C cancels this session, the second ends the program.
+ */
+void interrupt_begin(numoe_session *session);
+/* The first Ctrl-C interrupts a read from the terminal, the second ends the program. */
+void interrupt_begin_input(void);
+/* True if there was a Ctrl-C since the begin. */
+bool interrupt_end(void);
+/* Removed if the program is ended by a signal; NULL: none. Up to two at a time. */
+void interrupt_add_temp(const char *path);
+void interrupt_remove_temp(const char *path);
+
+/* ------------------------------------------------------------------ terminal (report.c) */
+
+/* A bar on stderr, on a terminal only; gone at the end. */
+struct progress {
+    const char *label;
+    bool visible, drawn;
+    double next_seconds;
+};
+
+void progress_init(struct progress *p, const char *label, bool quiet);
+void progress_update(struct progress *p, double part);
+void progress_end(struct progress *p);
+
+double now_seconds(void);
+
+/* Opens the engine with a progress bar; an exit status. */
+int open_engine(const struct model_options *o, numoe_engine **engine);
+void report_engine(const numoe_engine *engine);
+void report_sampling(const struct sampling_options *o);
+/* n_evaluated: decode steps, for the speed. */
+void report_generation(numoe_engine *engine, const numoe_generate_result *r, size_t n_evaluated);
+
+/* ------------------------------------------------------------------ text (text.c) */
+
+struct ids {
+    int32_t *id; /* free() */
+    size_t n;
+};
+
+int tokenize(const numoe_engine *engine, const char *text, size_t bytes, unsigned flags,
+             struct ids *ids); /* an exit status */
+
+/* Where generated text goes: stdout, at once. */
+struct text_out {
+    struct progress prompt;
+    bool failed;
+    char last; /* character written; 0: none yet */
+};
+
+void text_out_init(struct text_out *out, bool quiet);
+bool text_out_write(void *text_out, const char *text, size_t bytes); /* numoe_text_fn */
+void text_out_prompt(void *text_out, size_t n_done, size_t n_total); /* numoe_prompt_fn */
+void text_out_end(struct text_out *out);                             /* ends the last line */
+
+#endif

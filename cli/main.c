@@ -1,0 +1,196 @@
+/* The program: finds the subcommand, and says how things ended. Everything else is in the
+ * subcommands' own files. */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "cli/cli.h"
+
+static int run_version(int argc, char **argv);
+static int run_help(int argc, char **argv);
+
+static const struct command command_version = {
+    .name = "version",
+    .summary = "print the version",
+    .help = "Usage: numoe version\n",
+    .run = run_version,
+};
+
+static const struct command command_help = {
+    .name = "help",
+    .summary = "explain a subcommand",
+    .help = "Usage: numoe help [SUBCOMMAND]\n",
+    .run = run_help,
+};
+
+static const struct command *const commands[] = {
+    &command_run, &command_chat, &command_eval, &command_inspect, &command_version, &command_help,
+};
+#define N_COMMAND (sizeof commands / sizeof commands[0])
+
+/* ------------------------------------------------------------------ errors */
+
+static void say(const char *cmd, const char *fmt, va_list ap)
+{
+    fprintf(stderr, "numoe: %s%s", cmd ? cmd : "", cmd ? ": " : "");
+    vfprintf(stderr, fmt, ap);
+}
+
+int fail(int exit_status, const char *fmt, ...)
+{
+    va_list ap;
+
+    va_start(ap, fmt);
+    say(NULL, fmt, ap);
+    va_end(ap);
+    fputc('\n', stderr);
+    return exit_status;
+}
+
+int fail_usage(const struct command *cmd, const char *fmt, ...)
+{
+    va_list ap;
+
+    va_start(ap, fmt);
+    say(cmd->name, fmt, ap);
+    va_end(ap);
+    fprintf(stderr, "; see 'numoe help %s'\n", cmd->name);
+    return EXIT_INPUT;
+}
+
+int fail_status(const numoe_error *err)
+{
+    switch (err->status) {
+    case NUMOE_E_SUPPORT:
+    case NUMOE_E_SUPPORT_ARCH:
+    case NUMOE_E_SUPPORT_TYPE:
+    case NUMOE_E_MEMORY:
+        return fail(EXIT_LACKING, "%s", err->text);
+    case NUMOE_E_FILE_WRITE:
+    case NUMOE_E_DEVICE:
+    case NUMOE_E_STATE:
+        return fail(EXIT_WORK, "%s", err->text);
+    case NUMOE_E_STATE_CANCELLED:
+        return fail(EXIT_INTERRUPTED, "interrupted");
+    default:
+        return fail(EXIT_INPUT, "%s", err->text);
+    }
+}
+
+void warn(const char *fmt, ...)
+{
+    va_list ap;
+
+    va_start(ap, fmt);
+    say(NULL, fmt, ap);
+    va_end(ap);
+    fputc('\n', stderr);
+}
+
+/* ------------------------------------------------------------------ help and version */
+
+static const struct command *find_command(const char *name)
+{
+    for (size_t i = 0; i < N_COMMAND; i++) {
+        if (strcmp(commands[i]->name, name) == 0) {
+            return commands[i];
+        }
+    }
+    return NULL;
+}
+
+static void print_overview(FILE *to)
+{
+    fprintf(to,
+            "numoe %s: runs Mixture-of-Experts language models on machines with many cores\n\n"
+            "Usage: numoe SUBCOMMAND [OPTION]...\n\n",
+            numoe_version());
+    for (size_t i = 0; i < N_COMMAND; i++) {
+        fprintf(to, "  %-9s %s\n", commands[i]->name, commands[i]->summary);
+    }
+    fprintf(to,
+            "\n'numoe help SUBCOMMAND' explains one. Exit status: 0 done, 1 failed while working,\n"
+            "2 wrong usage, file, model or request, 3 machine or build lacks something,\n"
+            "130 interrupted.\n");
+}
+
+static int run_version(int argc, char **argv)
+{
+    if (argc > 1) {
+        return fail_usage(&command_version, "unexpected argument '%s'", argv[1]);
+    }
+    printf("numoe %s\n", numoe_version());
+    return EXIT_OK;
+}
+
+static int run_help(int argc, char **argv)
+{
+    if (argc > 2) {
+        return fail_usage(&command_help, "unexpected argument '%s'", argv[2]);
+    }
+    if (argc == 1) {
+        print_overview(stdout);
+        return EXIT_OK;
+    }
+    const struct command *cmd = find_command(argv[1]);
+    if (!cmd) {
+        return fail(EXIT_INPUT, "there is no subcommand '%s'; see 'numoe help'", argv[1]);
+    }
+    fputs(cmd->help, stdout);
+    return EXIT_OK;
+}
+
+static int dispatch(int argc, char **argv)
+{
+    if (argc < 2) {
+        print_overview(stderr);
+        return EXIT_INPUT;
+    }
+    const char *name = argv[1];
+    if (strcmp(name, "--help") == 0 || strcmp(name, "-h") == 0) {
+        name = "help";
+    } else if (strcmp(name, "--version") == 0 || strcmp(name, "-V") == 0) {
+        name = "version";
+    }
+    const struct command *cmd = find_command(name);
+    if (!cmd) {
+        return fail(EXIT_INPUT, "there is no subcommand '%s'; see 'numoe help'", name);
+    }
+    return cmd->run(argc - 1, argv + 1);
+}
+
+/* ------------------------------------------------------------------ standard streams */
+
+/* A file opened later must not become a standard stream that was closed: /dev/null takes its place,
+ * the wrong way round, so that using it is still an error. */
+static void occupy_standard_streams(void)
+{
+    for (int fd = 0; fd <= 2; fd++) {
+        if (fcntl(fd, F_GETFD) < 0 && errno == EBADF) {
+            (void)!open("/dev/null", fd == 0 ? O_WRONLY : O_RDONLY);
+        }
+    }
+}
+
+/* What was printed may still fail to arrive. */
+static int close_stdout(int exit_status)
+{
+    bool failed = ferror(stdout);
+
+    errno = 0;
+    failed = fclose(stdout) != 0 || failed;
+    if (failed && exit_status == EXIT_OK) {
+        return fail(EXIT_WORK, "standard output: %s", errno ? strerror(errno) : "write failed");
+    }
+    return exit_status;
+}
+
+int main(int argc, char **argv)
+{
+    occupy_standard_streams();
+    interrupt_init();
+    return close_stdout(dispatch(argc, argv));
+}

@@ -1,0 +1,223 @@
+/* Options that several subcommands take, and strict reading of numbers: "12x", "-1" and "1e99" are
+ * errors that name the option. */
+#include <ctype.h>
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <unistd.h>
+
+#include "cli/cli.h"
+
+#define MAX_TOKENS  1000000000u
+#define MAX_THREADS 4096u
+#define MAX_CHUNK   65536u
+
+/* What getopt_long() calls "?" and ":" in words. */
+int next_option(const struct command *cmd, int argc, char **argv, const char *short_options,
+                const struct option *options)
+{
+    opterr = 0;
+    int opt = getopt_long(argc, argv, short_options, options, NULL);
+    if (opt != '?' && opt != ':') {
+        return opt;
+    }
+    const char *arg = argv[optind - 1];
+    if (opt == ':') {
+        fail_usage(cmd, "option '%s' needs a value", arg);
+    } else if (optopt == 0) {
+        fail_usage(cmd, "unknown option '%s'", arg);
+    } else if (strncmp(arg, "--", 2) == 0 && strchr(arg, '=')) {
+        fail_usage(cmd, "option '%s' takes no value", arg);
+    } else {
+        fail_usage(cmd, "unknown option '-%c'", optopt);
+    }
+    return '?';
+}
+
+bool parse_uint(const char *option, const char *text, uint64_t min, uint64_t max, uint64_t *value)
+{
+    char *end = NULL;
+
+    errno = 0;
+    uint64_t v = isdigit((unsigned char)text[0]) ? strtoull(text, &end, 10) : 0;
+    if (!end || *end || errno || v < min || v > max) {
+        fail(EXIT_INPUT, "%s: '%s' is not a whole number from %llu to %llu", option, text,
+             (unsigned long long)min, (unsigned long long)max);
+        return false;
+    }
+    *value = v;
+    return true;
+}
+
+/* Decimal digits, point and exponent only: no "inf", "nan", "0x1p3" or leading space. */
+static bool is_decimal(const char *text)
+{
+    return text[0] && strspn(text, "0123456789.eE+-") == strlen(text);
+}
+
+bool parse_float(const char *option, const char *text, float min, float max, float *value)
+{
+    char *end = NULL;
+    float v = is_decimal(text) ? strtof(text, &end) : 0;
+
+    if (!end || *end || !(v >= min && v <= max)) {
+        fail(EXIT_INPUT, "%s: '%s' is not a number from %g to %g", option, text, (double)min,
+             (double)max);
+        return false;
+    }
+    *value = v;
+    return true;
+}
+
+static bool parse_unsigned(const char *option, const char *text, unsigned min, unsigned max,
+                           unsigned *value)
+{
+    uint64_t v;
+
+    if (!parse_uint(option, text, min, max, &v)) {
+        return false;
+    }
+    *value = (unsigned)v;
+    return true;
+}
+
+/* ------------------------------------------------------------------ model and machine */
+
+void model_options_init(struct model_options *o)
+{
+    *o = (struct model_options){0};
+    numoe_engine_params_init(&o->params);
+}
+
+static bool parse_kv(const char *text, numoe_kv_type *type)
+{
+    if (strcmp(text, "f16") == 0) {
+        *type = NUMOE_KV_F16;
+    } else if (strcmp(text, "f32") == 0) {
+        *type = NUMOE_KV_F32;
+    } else {
+        fail(EXIT_INPUT, "--kv: '%s' is neither f16 nor f32", text);
+        return false;
+    }
+    return true;
+}
+
+int model_option(struct model_options *o, int opt, const char *value)
+{
+    bool ok = true;
+
+    switch (opt) {
+    case 'm':
+        o->params.model_path = value;
+        break;
+    case 'c':
+        ok = parse_unsigned("-c", value, 1, MAX_TOKENS, &o->n_ctx);
+        break;
+    case 't':
+        ok = parse_unsigned("-t", value, 1, MAX_THREADS, &o->params.n_thread);
+        break;
+    case 'q':
+        o->quiet = true;
+        break;
+    case OPT_TOPOLOGY:
+        o->params.topology = value;
+        break;
+    case OPT_KV:
+        ok = parse_kv(value, &o->params.kv_type);
+        break;
+    case OPT_CHUNK:
+        ok = parse_unsigned("--chunk", value, 1, MAX_CHUNK, &o->params.chunk_tokens);
+        break;
+    default:
+        return 0;
+    }
+    return ok ? 1 : -1;
+}
+
+/* NUMOE_MODEL, then where `make install` puts the embedded model, then where the source tree has
+ * it. */
+int model_options_finish(struct model_options *o)
+{
+    static const char *const places[] = {NUMOE_DEFAULT_MODEL, NUMOE_SRC_MODEL};
+    const char *named = getenv("NUMOE_MODEL");
+
+    if (o->params.model_path) {
+        return EXIT_OK;
+    }
+    if (named && named[0]) {
+        o->params.model_path = named;
+        return EXIT_OK;
+    }
+    for (size_t i = 0; i < sizeof places / sizeof places[0]; i++) {
+        if (access(places[i], R_OK) == 0) {
+            o->params.model_path = places[i];
+            o->is_embedded = true;
+            return EXIT_OK;
+        }
+    }
+    return fail(EXIT_INPUT, "the embedded model is not at %s: name a GGUF file with -m",
+                NUMOE_DEFAULT_MODEL);
+}
+
+/* ------------------------------------------------------------------ sampling */
+
+void sampling_options_init(struct sampling_options *o)
+{
+    *o = (struct sampling_options){0};
+    numoe_sampler_params_init(&o->params);
+    o->params.temperature = 0.7f;
+    o->params.top_p = 0.9f;
+}
+
+int sampling_option(struct sampling_options *o, int opt, const char *value)
+{
+    numoe_sampler_params *p = &o->params;
+    bool ok;
+
+    switch (opt) {
+    case OPT_TEMP:
+        ok = parse_float("--temp", value, 0, 1000, &p->temperature);
+        break;
+    case OPT_TOP_K:
+        ok = parse_unsigned("--top-k", value, 0, MAX_TOKENS, &p->top_k);
+        break;
+    case OPT_TOP_P:
+        ok = parse_float("--top-p", value, 0, 1, &p->top_p);
+        break;
+    case OPT_MIN_P:
+        ok = parse_float("--min-p", value, 0, 1, &p->min_p);
+        break;
+    case OPT_REPEAT_PENALTY:
+        ok = parse_float("--repeat-penalty", value, 0.01f, 100, &p->repeat_penalty);
+        o->has_penalty = true;
+        break;
+    case OPT_REPEAT_LAST:
+        ok = parse_unsigned("--repeat-last", value, 0, MAX_TOKENS, &p->repeat_last);
+        break;
+    case OPT_SEED:
+        ok = parse_uint("--seed", value, 0, UINT64_MAX, &p->seed);
+        o->has_seed = true;
+        break;
+    default:
+        return 0;
+    }
+    return ok ? 1 : -1;
+}
+
+/* Seeds that the program chooses are short enough to be typed. */
+int sampling_options_finish(struct sampling_options *o, bool is_embedded)
+{
+    if (!o->has_penalty && is_embedded) {
+        o->params.repeat_penalty = 1.05f;
+    }
+    if (!o->has_seed) {
+        uint32_t seed;
+        if (getrandom(&seed, sizeof seed, 0) != sizeof seed) {
+            return fail(EXIT_LACKING, "no random seed from the system: give one with --seed");
+        }
+        o->params.seed = seed;
+    }
+    return EXIT_OK;
+}

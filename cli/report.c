@@ -1,0 +1,176 @@
+/* What a person sees on stderr besides errors: a bar while something takes long, a table of what
+ * was loaded, and how fast it went. */
+#include <math.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "cli/cli.h"
+
+#define BAR_WIDTH   40
+#define BAR_SECONDS 0.1 /* from one drawing to the next; what is done sooner has no bar */
+
+double now_seconds(void)
+{
+    struct timespec ts;
+
+    clock_gettime(CLOCK_MONOTONIC, &ts);
+    return (double)ts.tv_sec + (double)ts.tv_nsec * 1e-9;
+}
+
+/* ------------------------------------------------------------------ progress */
+
+void progress_init(struct progress *p, const char *label, bool quiet)
+{
+    *p = (struct progress){
+        .label = label,
+        .visible = !quiet && isatty(STDERR_FILENO),
+        .next_seconds = now_seconds() + BAR_SECONDS,
+    };
+}
+
+void progress_update(struct progress *p, double part)
+{
+    char bar[BAR_WIDTH + 1];
+
+    if (!p->visible || now_seconds() < p->next_seconds) {
+        return;
+    }
+    p->next_seconds = now_seconds() + BAR_SECONDS;
+    p->drawn = true;
+    int n_full = (int)(part * BAR_WIDTH);
+    for (int i = 0; i < BAR_WIDTH; i++) {
+        bar[i] = i < n_full ? '#' : '.';
+    }
+    bar[BAR_WIDTH] = 0;
+    fprintf(stderr, "\r%s [%s] %3.0f %%", p->label, bar, floor(part * 100));
+}
+
+void progress_end(struct progress *p)
+{
+    if (p->drawn) {
+        fputs("\r\033[K", stderr);
+        p->drawn = false;
+    }
+}
+
+/* ------------------------------------------------------------------ engine */
+
+static void on_load(void *progress, uint64_t n_done, uint64_t n_total)
+{
+    progress_update(progress, n_total ? (double)n_done / (double)n_total : 1);
+}
+
+int open_engine(const struct model_options *o, numoe_engine **engine)
+{
+    numoe_engine_params params = o->params;
+    struct progress progress;
+    numoe_error err;
+
+    progress_init(&progress, "loading", o->quiet);
+    params.progress = on_load;
+    params.progress_arg = &progress;
+    numoe_status status = numoe_engine_open(&params, engine, &err);
+    progress_end(&progress);
+    return status == NUMOE_OK ? EXIT_OK : fail_status(&err);
+}
+
+/* 39553024 as "39.6 M". */
+static void print_scaled(FILE *to, double value, const char *unit)
+{
+    static const char *const prefix[] = {"", "k", "M", "G", "T"};
+    int i = 0;
+
+    while (value >= 1000 && i < 4) {
+        value /= 1000;
+        i++;
+    }
+    fprintf(to, i ? "%.1f %s%s" : "%.0f %s%s", value, prefix[i], unit);
+}
+
+void report_engine(const numoe_engine *engine)
+{
+    const numoe_engine_info *info = numoe_engine_get_info(engine);
+
+    fprintf(stderr, "machine    %s\n", info->machine);
+    fprintf(stderr, "model      %s: %s, %u layers", info->model_name, info->arch, info->n_layer);
+    if (info->n_expert) {
+        fprintf(stderr, ", %u of %u experts", info->n_expert_used, info->n_expert);
+    }
+    fputs(", ", stderr);
+    print_scaled(stderr, (double)info->n_param, "");
+    fprintf(stderr, " parameters, %s, ", info->type_name);
+    print_scaled(stderr, (double)info->weight_bytes, "B");
+    fprintf(stderr, "\nplacement  %s\n", info->placement);
+    fprintf(stderr, "compute    %s kernels, KV cache %s, ", info->isa,
+            info->kv_type == NUMOE_KV_F16 ? "f16" : "f32");
+    print_scaled(stderr, (double)info->active_bytes, "B");
+    fputs(" of weights a token\n", stderr);
+}
+
+void report_sampling(const struct sampling_options *o)
+{
+    const numoe_sampler_params *p = &o->params;
+
+    if (p->temperature == 0) {
+        fputs("sampling   greedy", stderr);
+    } else {
+        fprintf(stderr, "sampling   temperature %g", (double)p->temperature);
+        if (p->top_k) {
+            fprintf(stderr, ", top-k %u", p->top_k);
+        }
+        if (p->top_p < 1) {
+            fprintf(stderr, ", top-p %g", (double)p->top_p);
+        }
+        if (p->min_p > 0) {
+            fprintf(stderr, ", min-p %g", (double)p->min_p);
+        }
+        fprintf(stderr, ", seed %llu", (unsigned long long)p->seed);
+    }
+    if (p->repeat_penalty != 1) {
+        fprintf(stderr, ", repetition penalty %g", (double)p->repeat_penalty);
+    }
+    fputs("\n\n", stderr);
+}
+
+/* ------------------------------------------------------------------ generation */
+
+static const char *finish_text(numoe_finish finish)
+{
+    switch (finish) {
+    case NUMOE_FINISH_EOG:
+        return "the model ended its turn";
+    case NUMOE_FINISH_STOP:
+        return "a stop string was met";
+    case NUMOE_FINISH_LENGTH:
+        return "as many as asked for";
+    case NUMOE_FINISH_CONTEXT:
+        return "the context is full";
+    default:
+        return "stopped";
+    }
+}
+
+static double rate(size_t n, double seconds)
+{
+    return seconds > 0 ? (double)n / seconds : 0;
+}
+
+void report_generation(numoe_engine *engine, const numoe_generate_result *r, size_t n_evaluated)
+{
+    const numoe_engine_info *info = numoe_engine_get_info(engine);
+    double tokens_per_s = rate(n_evaluated, r->generate_seconds);
+    double used_bps = tokens_per_s * (double)info->active_bytes;
+
+    fprintf(stderr, "\nprompt     %zu token%s in %.2f s, %.1f tokens/s\n", r->n_prompt,
+            r->n_prompt == 1 ? "" : "s", r->prompt_seconds, rate(r->n_prompt, r->prompt_seconds));
+    fprintf(stderr, "generated  %zu token%s in %.2f s, %.1f tokens/s, %s\n", r->n_generated,
+            r->n_generated == 1 ? "" : "s", r->generate_seconds, tokens_per_s,
+            finish_text(r->finish));
+    double possible_bps = numoe_engine_bandwidth(engine);
+    fprintf(stderr, "memory     %.2f GB/s of weights", used_bps * 1e-9);
+    if (possible_bps > 0) {
+        fprintf(stderr, ", %.0f %% of the %.1f GB/s that the workers can read",
+                used_bps / possible_bps * 100, possible_bps * 1e-9);
+    }
+    fprintf(stderr, "\nload       %.2f s\n", info->load_seconds);
+}

@@ -1,0 +1,281 @@
+/* numoe run: continues a text, or answers one message. */
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "cli/cli.h"
+
+#define DEFAULT_TOKENS 512
+#define DEFAULT_STORY  "Tell me a story about a fox and a crow."
+
+struct run_options {
+    struct model_options model;
+    struct sampling_options sampling;
+    const char *prompt, *file; /* at most one of them; neither: stdin, or the default */
+    const char **stop;         /* [n_stop] */
+    size_t n_stop;
+    uint64_t max_tokens;
+    bool chat, raw, ignore_eog;
+};
+
+static const struct option options[] = {
+    MODEL_OPTIONS,
+    SAMPLING_OPTIONS,
+    {"prompt", required_argument, NULL, 'p'},
+    {"file", required_argument, NULL, 'f'},
+    {"tokens", required_argument, NULL, 'n'},
+    {"stop", required_argument, NULL, OPT_STOP},
+    {"chat", no_argument, NULL, OPT_CHAT},
+    {"raw", no_argument, NULL, OPT_RAW},
+    {"ignore-eog", no_argument, NULL, OPT_IGNORE_EOG},
+    {0},
+};
+
+/* 1: an option of this subcommand; 0: not; -1: its value was wrong. */
+static int run_option(struct run_options *o, int opt, const char *value)
+{
+    switch (opt) {
+    case 'p':
+        o->prompt = value;
+        return 1;
+    case 'f':
+        o->file = value;
+        return 1;
+    case 'n':
+        return parse_uint("-n", value, 1, 1000000000, &o->max_tokens) ? 1 : -1;
+    case OPT_STOP:
+        o->stop[o->n_stop++] = value;
+        return 1;
+    case OPT_CHAT:
+        o->chat = true;
+        return 1;
+    case OPT_RAW:
+        o->raw = true;
+        return 1;
+    case OPT_IGNORE_EOG:
+        o->ignore_eog = true;
+        return 1;
+    default:
+        return 0;
+    }
+}
+
+/* *done: nothing is left to do, the result is the exit status. */
+static int parse(struct run_options *o, int argc, char **argv, bool *done)
+{
+    int opt;
+
+    *done = false;
+    while ((opt = next_option(&command_run, argc, argv,
+                              ":" MODEL_OPTIONS_SHORT "p:f:n:", options)) != -1) {
+        if (opt == '?') {
+            return EXIT_INPUT;
+        }
+        if (opt == 'h') {
+            fputs(command_run.help, stdout);
+            *done = true;
+            return EXIT_OK;
+        }
+        int taken = run_option(o, opt, optarg);
+        taken = taken ? taken : model_option(&o->model, opt, optarg);
+        taken = taken ? taken : sampling_option(&o->sampling, opt, optarg);
+        if (taken < 0) {
+            return EXIT_INPUT;
+        }
+    }
+    if (optind < argc) {
+        return fail_usage(&command_run, "unexpected argument '%s': a prompt is given with -p",
+                          argv[optind]);
+    }
+    if (o->prompt && o->file) {
+        return fail_usage(&command_run, "-p and -f both give a prompt");
+    }
+    if (o->chat && o->raw) {
+        return fail_usage(&command_run, "--chat and --raw exclude each other");
+    }
+    int exit_status = model_options_finish(&o->model);
+    return exit_status ? exit_status : sampling_options_finish(&o->sampling, o->model.is_embedded);
+}
+
+/* The text to begin with, from wherever it comes. */
+static int read_prompt(struct run_options *o, struct text *text)
+{
+    *text = (struct text){0};
+    if (o->prompt) {
+        text->data = strdup(o->prompt);
+        text->bytes = strlen(o->prompt);
+        if (!text->data) {
+            return fail(EXIT_LACKING, "no memory for the prompt");
+        }
+    } else if (o->file || !isatty(STDIN_FILENO)) {
+        int exit_status = read_text(o->file ? o->file : "-", text);
+        if (exit_status != EXIT_OK) {
+            return exit_status;
+        }
+        trim_newline(text);
+    }
+    if (text->bytes == 0 && !o->prompt && !o->file && o->model.is_embedded) {
+        free(text->data);
+        *text = (struct text){.data = strdup(DEFAULT_STORY), .bytes = strlen(DEFAULT_STORY)};
+        o->chat = !o->raw;
+    }
+    if (!text->data || text->bytes == 0) {
+        free(text->data);
+        return fail(EXIT_INPUT, "the prompt is empty: give one with -p, -f or on standard input");
+    }
+    return EXIT_OK;
+}
+
+static int chat_ids(const numoe_engine *engine, const char *message, struct ids *ids)
+{
+    numoe_message m = {.role = "user", .content = message};
+    numoe_error err;
+    char *text;
+
+    if (numoe_chat_render(engine, &m, 1, true, &text, &err) != NUMOE_OK) {
+        return fail_status(&err);
+    }
+    int exit_status = tokenize(engine, text, strlen(text), NUMOE_TOKENIZE_SPECIAL, ids);
+    free(text);
+    return exit_status;
+}
+
+static int append_prompt(const struct run_options *o, const numoe_engine *engine,
+                         const struct text *prompt, numoe_session *session)
+{
+    struct ids ids;
+    numoe_error err;
+
+    int exit_status = o->chat ? chat_ids(engine, prompt->data, &ids)
+                              : tokenize(engine, prompt->data, prompt->bytes,
+                                         NUMOE_TOKENIZE_BOS | NUMOE_TOKENIZE_SPECIAL, &ids);
+    if (exit_status != EXIT_OK) {
+        return exit_status;
+    }
+    numoe_status status = numoe_session_append(session, ids.id, ids.n, &err);
+    free(ids.id);
+    return status == NUMOE_OK ? EXIT_OK : fail_status(&err);
+}
+
+static int generate(const struct run_options *o, numoe_engine *engine, numoe_session *session,
+                    numoe_sampler *sampler)
+{
+    struct text_out out;
+    numoe_generate_result result;
+    numoe_error err;
+
+    text_out_init(&out, o->model.quiet);
+    numoe_generate_params params = {
+        .max_tokens = o->max_tokens,
+        .stop = o->stop,
+        .n_stop = o->n_stop,
+        .ignore_eog = o->ignore_eog,
+        .on_text = text_out_write,
+        .on_prompt = text_out_prompt,
+        .arg = &out,
+    };
+    interrupt_begin(session);
+    numoe_status status = numoe_generate(session, sampler, &params, &result, &err);
+    interrupt_end();
+    text_out_end(&out);
+    if (status != NUMOE_OK) {
+        return fail_status(&err);
+    }
+    if (out.failed) {
+        return EXIT_WORK;
+    }
+    if (!o->model.quiet) {
+        report_generation(engine, &result, result.n_generated - numoe_session_pending(session));
+    }
+    return EXIT_OK;
+}
+
+static int run_engine(const struct run_options *o, numoe_engine *engine, const struct text *prompt)
+{
+    numoe_session *session = NULL;
+    numoe_sampler *sampler = NULL;
+    numoe_error err;
+    int exit_status;
+
+    if (!o->model.quiet) {
+        report_engine(engine);
+        report_sampling(&o->sampling);
+    }
+    if (numoe_session_new(engine, o->model.n_ctx, &session, &err) != NUMOE_OK ||
+        numoe_sampler_new(&o->sampling.params, numoe_engine_get_info(engine)->n_vocab, &sampler,
+                          &err) != NUMOE_OK) {
+        exit_status = fail_status(&err);
+    } else {
+        exit_status = append_prompt(o, engine, prompt, session);
+    }
+    if (exit_status == EXIT_OK) {
+        exit_status = generate(o, engine, session, sampler);
+    }
+    numoe_sampler_free(sampler);
+    numoe_session_free(session);
+    return exit_status;
+}
+
+static int run_model(struct run_options *o)
+{
+    struct text prompt;
+    numoe_engine *engine;
+
+    int exit_status = read_prompt(o, &prompt);
+    if (exit_status != EXIT_OK) {
+        return exit_status;
+    }
+    exit_status = open_engine(&o->model, &engine);
+    if (exit_status == EXIT_OK) {
+        exit_status = run_engine(o, engine, &prompt);
+        numoe_engine_close(engine);
+    }
+    free(prompt.data);
+    return exit_status;
+}
+
+static int run(int argc, char **argv)
+{
+    struct run_options o = {.max_tokens = DEFAULT_TOKENS};
+    bool done;
+
+    model_options_init(&o.model);
+    sampling_options_init(&o.sampling);
+    o.stop = calloc((size_t)argc, sizeof *o.stop);
+    if (!o.stop) {
+        return fail(EXIT_LACKING, "no memory for %d arguments", argc);
+    }
+    int exit_status = parse(&o, argc, argv, &done);
+    if (exit_status == EXIT_OK && !done) {
+        exit_status = run_model(&o);
+    }
+    free(o.stop);
+    return exit_status;
+}
+
+const struct command command_run = {
+    .name = "run",
+    .summary = "continue a text, or answer one message",
+    .run = run,
+    .help =
+        "Usage: numoe run [OPTION]...\n"
+        "\n"
+        "Continues a text. Without -p or -f it is read from standard input if that is not a\n"
+        "terminal; with the embedded model and no text at all, a story is told.\n"
+        "The text goes to standard output, everything else to standard error.\n"
+        "\n"
+        "  -p, --prompt TEXT     the text\n"
+        "  -f, --file FILE       a file with the text, - is standard input; one newline at its "
+        "end\n"
+        "                        is not part of it\n"
+        "  -n, --tokens N        at most N tokens (default: 512)\n"
+        "      --chat            the text is a user's message to be answered, in the model's own\n"
+        "                        chat form\n"
+        "      --raw             the text is continued as it is, special tokens such as <|User|>\n"
+        "                        understood (the default)\n"
+        "      --stop TEXT       stop before this text; may be given several times\n"
+        "      --ignore-eog      go on where the model ends its turn\n"
+        "\n" SAMPLING_OPTIONS_HELP "\n" MODEL_OPTIONS_HELP "\n"
+        "Ctrl-C ends the generation: the text so far stays, the exit status is 0. A second one\n"
+        "ends the program at once, with status 130.\n",
+};
