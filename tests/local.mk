@@ -3,6 +3,7 @@
 unit_tests += tests/unit/test-base
 unit_tests += tests/unit/test-format
 unit_tests += tests/unit/test-gguf
+unit_tests += tests/unit/test-step
 
 unit_tests += tests/unit/test-sampler tests/unit/test-engine
 
@@ -10,6 +11,7 @@ script_tests += tests/check-layers.sh tests/check-symbols.sh
 
 EXTRA_DIST += tests/data tests/unit/testdata.h
 EXTRA_DIST += tests/unit/ggufbuild.h
+EXTRA_DIST += tests/unit/npy.h tests/unit/rig.h
 
 # ------------------------------------------------------------------ programs without Criterion
 plain_tests = tests/stress/stress-pool
@@ -40,7 +42,3 @@ LOG_COMPILER = $(SHELL) $(top_srcdir)/tests/run-test
 LOG_DRIVER = env AM_TAP_AWK='$(AWK)' $(SHELL) $(top_srcdir)/build-aux/tap-driver.sh
 TEST_EXTENSIONS = .sh
 SH_LOG_COMPILER = $(SHELL)
-
-# ------------------------------------------------------------------ the forward pass
-unit_tests += tests/unit/test-step
-EXTRA_DIST += tests/unit/npy.h tests/unit/rig.h
