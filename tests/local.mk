@@ -1,7 +1,7 @@
 # A unit test is one line here and one Criterion file, tests/unit/test-X.c. Other
 # programs print TAP themselves.
 unit_tests += tests/unit/test-base
-unit_tests += tests/unit/test-format
+unit_tests += tests/unit/test-format tests/unit/test-kern tests/unit/test-kern-vector
 unit_tests += tests/unit/test-gguf
 unit_tests += tests/unit/test-step
 
@@ -9,7 +9,7 @@ unit_tests += tests/unit/test-sampler tests/unit/test-engine
 
 script_tests += tests/check-layers.sh tests/check-symbols.sh
 
-EXTRA_DIST += tests/data tests/unit/testdata.h
+EXTRA_DIST += tests/data tests/unit/testdata.h tests/unit/kern-data.h
 EXTRA_DIST += tests/unit/ggufbuild.h
 EXTRA_DIST += tests/unit/npy.h tests/unit/rig.h
 
