@@ -47,6 +47,7 @@ static numoe_status read_scale(const struct gguf *g, struct model_hparams *hp, n
     float log_multiplier = 0;
     FORWARD_IF(arch_read_rope(g, ROPE_INTERLEAVED, &hp->rope, hp->n_ctx_train, err));
     FORWARD_IF(arch_get_f32(g, "rope.scaling.yarn_log_multiplier", false, &log_multiplier, err));
+    hp->rope.magnitude = 1;
     float magnitude = 1;
     if (hp->rope.yarn && hp->rope.factor > 1) {
         magnitude += log_multiplier * logf(hp->rope.factor);

@@ -13,11 +13,24 @@
 
 #include "base/mem.h"
 
-extern const struct arch arch_deepseek2;
+/* Every architecture: arch_<name> in model/arch-*.c. */
+#define ARCH_MAP(X)                                                                                \
+    X(deepseek2)                                                                                   \
+    X(glm4moe)                                                                                     \
+    X(gpt_oss)                                                                                     \
+    X(granitemoe)                                                                                  \
+    X(llama)                                                                                       \
+    X(olmoe)                                                                                       \
+    X(qwen2)                                                                                       \
+    X(qwen2moe)                                                                                    \
+    X(qwen3)                                                                                       \
+    X(qwen3moe)
 
-static const struct arch *const known[] = {
-    &arch_deepseek2,
-};
+#define ARCH_DECLARE(name) extern const struct arch arch_##name;
+ARCH_MAP(ARCH_DECLARE)
+
+#define ARCH_ENTRY(name) &arch_##name,
+static const struct arch *const known[] = {ARCH_MAP(ARCH_ENTRY)};
 
 const struct arch *arch_find(struct gguf_string name)
 {
@@ -150,12 +163,16 @@ static bool string_is(struct gguf_string s, const char *text)
     return s.len == strlen(text) && memcmp(s.data, text, s.len) == 0;
 }
 
+/* The magnitude is the paper's; architectures with another one set it afterwards. */
 static numoe_status read_yarn(const struct gguf *g, struct rope_params *rope, numoe_error *err)
 {
     float ext = 1;
     rope->yarn = true;
     rope->beta_fast = 32;
     rope->beta_slow = 1;
+    if (rope->factor > 1) {
+        rope->magnitude *= 1 + 0.1f * logf(rope->factor);
+    }
     FORWARD_IF(arch_get_f32(g, "rope.scaling.yarn_beta_fast", false, &rope->beta_fast, err));
     FORWARD_IF(arch_get_f32(g, "rope.scaling.yarn_beta_slow", false, &rope->beta_slow, err));
     FORWARD_IF(arch_get_f32(g, "rope.scaling.yarn_ext_factor", false, &ext, err));
@@ -207,6 +224,12 @@ numoe_status arch_read_gqa(const struct gguf *g, enum rope_kind kind, struct mod
     return arch_read_rope(g, kind, &hp->rope, hp->n_ctx_train, err);
 }
 
+bool arch_has_experts(const struct gguf *g)
+{
+    unsigned n_expert = 0;
+    return arch_get_u32(g, "expert_count", false, &n_expert, NULL) != NUMOE_OK || n_expert > 0;
+}
+
 static numoe_status read_gating(const struct gguf *g, struct router_params *router,
                                 numoe_error *err)
 {
@@ -240,6 +263,9 @@ numoe_status arch_read_moe(const struct gguf *g, struct model_hparams *hp, numoe
     router->n_group = router->n_group_used = 1;
     FORWARD_IF(arch_get_u32(g, "expert_count", true, &hp->n_expert, err));
     FORWARD_IF(arch_get_u32(g, "expert_used_count", true, &hp->n_expert_used, err));
+    if (hp->n_ff_expert == 0 && hp->n_expert_used > 0) {
+        hp->n_ff_expert = hp->n_ff / hp->n_expert_used; /* older files give the whole width only */
+    }
     FORWARD_IF(arch_get_u32(g, "expert_feed_forward_length", false, &hp->n_ff_expert, err));
     FORWARD_IF(arch_get_u32(g, "expert_shared_count", false, &n_shared, err));
     FORWARD_IF(arch_get_u32(g, "expert_group_count", false, &router->n_group, err));
@@ -256,7 +282,9 @@ numoe_status arch_read_moe(const struct gguf *g, struct model_hparams *hp, numoe
     if (n_ff_shared > UINT32_MAX) {
         return arch_fail(g, err, "%u shared experts of %u", n_shared, hp->n_ff_expert);
     }
-    hp->n_ff_shared = (unsigned)n_ff_shared;
+    if (n_shared > 0) {
+        hp->n_ff_shared = (unsigned)n_ff_shared;
+    }
     return arch_get_u32(g, "expert_shared_feed_forward_length", false, &hp->n_ff_shared, err);
 }
 

@@ -90,10 +90,10 @@ struct arch_part {
     }
 
 /* Blocks: arrays that end with PLACE_END. */
-extern const struct arch_part block_model[];        /* embedding, last norm, head (or tied) */
-extern const struct arch_part block_mla[];          /* DeepSeek's attention */
-extern const struct arch_part block_gqa[];          /* q, k, v, o; biases optional */
-extern const struct arch_part block_qk_norm_head[]; /* over each head, optional */
+extern const struct arch_part block_model[]; /* embedding, last norm, head (or tied) */
+extern const struct arch_part block_mla[];   /* DeepSeek's attention */
+extern const struct arch_part block_gqa[];   /* norm, q, k, v, o */
+extern const struct arch_part block_qkv_bias[];
 extern const struct arch_part block_ffn_norm[];
 extern const struct arch_part
     block_ffn_norm_post[];                     /* the same under the name post_attention_norm */
@@ -137,6 +137,9 @@ numoe_status arch_read_gqa(const struct gguf *g, enum rope_kind kind, struct mod
 /* Base, scaling and length; n_rot keeps its value where the file does not say. */
 numoe_status arch_read_rope(const struct gguf *g, enum rope_kind kind, struct rope_params *rope,
                             unsigned n_ctx_train, numoe_error *err);
+/* Whether the file says so; an expert_count that cannot be read counts as yes, to be refused later.
+ */
+bool arch_has_experts(const struct gguf *g);
 /* Expert counts, sizes, gating, groups. hp->router holds the architecture's own defaults before. */
 numoe_status arch_read_moe(const struct gguf *g, struct model_hparams *hp, numoe_error *err);
 /* Everything is in a range that later arithmetic can rely on. */

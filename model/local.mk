@@ -3,6 +3,13 @@ core_sources += \
 	model/detokenizer.c \
 	model/arch.c model/arch.h \
 	model/arch-deepseek2.c \
+	model/arch-glm4moe.c \
+	model/arch-gpt-oss.c \
+	model/arch-granitemoe.c \
+	model/arch-llama.c \
+	model/arch-olmoe.c \
+	model/arch-qwen2.c \
+	model/arch-qwen3.c \
 	model/bind.c model/bind.h \
 	model/gguf.c model/gguf.h \
 	model/gguf-header.c model/gguf-header.h \
