@@ -2,7 +2,8 @@
 # programs print TAP themselves.
 unit_tests += tests/unit/test-base
 unit_tests += tests/unit/test-format tests/unit/test-kern tests/unit/test-kern-vector
-unit_tests += tests/unit/test-gguf
+unit_tests += tests/unit/test-gguf tests/unit/test-model
+unit_tests += tests/unit/test-topo tests/unit/test-pool tests/unit/test-arena
 unit_tests += tests/unit/test-step
 
 unit_tests += tests/unit/test-sampler tests/unit/test-engine
@@ -10,7 +11,7 @@ unit_tests += tests/unit/test-sampler tests/unit/test-engine
 script_tests += tests/check-layers.sh tests/check-symbols.sh
 
 EXTRA_DIST += tests/data tests/unit/testdata.h tests/unit/kern-data.h
-EXTRA_DIST += tests/unit/ggufbuild.h
+EXTRA_DIST += tests/unit/ggufbuild.h tests/unit/tinymodel.h
 EXTRA_DIST += tests/unit/npy.h tests/unit/rig.h
 
 # ------------------------------------------------------------------ programs without Criterion
