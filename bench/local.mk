@@ -1,5 +1,5 @@
 # Benches are built by `make bench`, not by `all`. Each is one file: bench/X from bench/X.c.
-bench_programs +=
+bench_programs += bench/barrier
 
 EXTRA_PROGRAMS += $(bench_programs)
 

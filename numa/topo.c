@@ -462,14 +462,14 @@ static numoe_status list_memory_nodes(struct builder *b, numoe_error *err)
     return NUMOE_OK;
 }
 
-static void count_packages(struct topo *t, const struct builder *b)
+static unsigned count_used_packages(const struct builder *b)
 {
     unsigned n = 0;
     hwloc_obj_t package = NULL;
     while ((package = hwloc_get_next_obj_by_type(b->hw, HWLOC_OBJ_PACKAGE, package)) != NULL) {
         n += (unsigned)hwloc_bitmap_intersects(package->cpuset, b->allowed.cpus);
     }
-    t->n_package = MAX(n, 1u);
+    return MAX(n, 1u);
 }
 
 static numoe_status list_distances(struct builder *b, numoe_error *err)
@@ -534,12 +534,12 @@ static numoe_status append_count(struct strbuf *s, unsigned n, const char *noun,
     return strbuf_printf(s, err, ", %u %s%s", n, noun, n == 1 ? "" : "s");
 }
 
-static numoe_status write_description(struct strbuf *s, const struct topo *t, hwloc_topology_t hw,
-                                      numoe_error *err)
+static numoe_status write_description(struct strbuf *s, const struct builder *b, numoe_error *err)
 {
     const double gib = 1073741824.0;
-    FORWARD_IF(strbuf_printf(s, err, "%s", find_model(hw)));
-    FORWARD_IF(append_count(s, t->n_package, "package", err));
+    const struct topo *t = b->t;
+    FORWARD_IF(strbuf_printf(s, err, "%s", find_model(b->hw)));
+    FORWARD_IF(append_count(s, count_used_packages(b), "package", err));
     FORWARD_IF(append_count(s, t->n_node, "NUMA node", err));
     FORWARD_IF(append_count(s, t->n_core, "core", err));
     FORWARD_IF(strbuf_printf(s, err, ", %.1f GiB", (double)sum_memory(t->node, t->n_node) / gib));
@@ -551,16 +551,16 @@ static numoe_status write_description(struct strbuf *s, const struct topo *t, hw
     return NUMOE_OK;
 }
 
-static numoe_status describe(struct topo *t, hwloc_topology_t hw, numoe_error *err)
+static numoe_status describe(const struct builder *b, numoe_error *err)
 {
     struct strbuf s = {0};
-    numoe_status st = write_description(&s, t, hw, err);
+    numoe_status st = write_description(&s, b, err);
     if (st != NUMOE_OK) {
         strbuf_fini(&s);
         return st;
     }
     squeeze_blanks(s.data);
-    t->description = s.data;
+    b->t->description = s.data;
     return NUMOE_OK;
 }
 
@@ -632,8 +632,8 @@ static numoe_status fill_topo(struct builder *b, const char *root, numoe_error *
     FORWARD_IF(list_distances(b, err));
     int n_all = hwloc_bitmap_weight(hwloc_topology_get_complete_cpuset(b->hw));
     t->n_excluded_pu = n_all > (int)b->n_pu ? (unsigned)n_all - b->n_pu : 0;
-    count_packages(t, b);
-    return describe(t, b->hw, err);
+    t->n_package = (unsigned)MAX(hwloc_get_nbobjs_by_type(b->hw, HWLOC_OBJ_PACKAGE), 1);
+    return describe(b, err);
 }
 
 static numoe_status load(const char *root, const char *spec, struct topo **out, numoe_error *err)

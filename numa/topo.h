@@ -43,8 +43,9 @@ enum { TOPO_TOLD_BIND = 1u << 0, TOPO_TOLD_PIN = 1u << 1 };
 
 struct topo {
     bool is_this_machine;
-    char *description;          /* "AMD EPYC, 1 package, 1 NUMA node, 2 cores, 23.4 GiB" */
-    unsigned n_package;         /* with allowed cores */
+    char *description;          /* of the allowed part: "AMD EPYC, 1 package, 1 NUMA node, 2 cores,
+                                   23.4 GiB" */
+    unsigned n_package;         /* that can be seen; package < n_package */
     /* Nodes that get a pool: allowed CPUs and (nearest) allowed memory, by os_index. */
     unsigned n_node;
     struct topo_node *node;
