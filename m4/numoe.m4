@@ -84,8 +84,7 @@ AC_DEFUN([NUMOE_OPTION_SANITIZERS], [
   AS_IF([test "x$enable_sanitizers" != xno], [
     SANITIZE_FLAGS="-fsanitize=$enable_sanitizers -fno-sanitize-recover=all -fno-omit-frame-pointer"
     NUMOE_CHECK_LINK([$SANITIZE_FLAGS], [],
-      [AC_MSG_ERROR([$CC cannot link a program with $SANITIZE_FLAGS])])
-    AS_IF([test "x$with_jemalloc" = x], [with_jemalloc=no])])
+      [AC_MSG_ERROR([$CC cannot link a program with $SANITIZE_FLAGS])])])
   AC_SUBST([SANITIZE_FLAGS])
 ])
 
@@ -97,13 +96,14 @@ AC_DEFUN([NUMOE_OPTION_FUZZING], [
   AS_IF([test "x$enable_fuzzing" != xno], [
     AS_IF([test "x$enable_sanitizers" = xno],
       [enable_sanitizers=address,undefined
-       SANITIZE_FLAGS="-fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer"
-       AS_IF([test "x$with_jemalloc" = x], [with_jemalloc=no])])
+       SANITIZE_FLAGS="-fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer"])
     NUMOE_CHECK_LINK([-fsanitize=fuzzer-no-link $SANITIZE_FLAGS], [],
       [AC_MSG_ERROR([--enable-fuzzing needs clang with libFuzzer: CC=clang ./configure --enable-fuzzing
   Debian, Ubuntu: apt-get install clang and the libclang-rt-*-dev of its version])])
     SANITIZE_FLAGS="-fsanitize=fuzzer-no-link $SANITIZE_FLAGS"
     FUZZ_FLAGS="-fsanitize=fuzzer"])
+  # clang leaves a sanitizer's own symbols in shared libraries open
+  AM_CONDITIONAL([SANITIZERS], [test "x$enable_sanitizers" != xno])
   AC_SUBST([FUZZ_FLAGS])
   AM_CONDITIONAL([FUZZING], [test "x$enable_fuzzing" != xno])
 ])
