@@ -193,3 +193,139 @@ static void check_fixture(const char *name)
 FIXTURE_TEST(deepseek2_lite, "deepseek2-lite-a")
 FIXTURE_TEST(deepseek2_full, "deepseek2-full-a")
 FIXTURE_TEST(deepseek3, "deepseek3-a")
+
+/* ------------------------------------------------------------------ the same bits */
+
+struct arrangement {
+    unsigned n_node, n_worker, chunk;
+};
+
+/* Logits [n, V] of ids under an arrangement. */
+static float *arranged_logits(const char *path, struct arrangement a, bool f16, const int32_t *ids,
+                              unsigned n)
+{
+    struct rig r = rig_open(path, a.n_node, a.n_worker, a.chunk);
+    struct kv_cache *kv = rig_cache(&r, f16, n);
+    float *logits = calloc((size_t)n * r.model->hp.n_vocab, sizeof *logits);
+    rig_prompt(&r, kv, ids, n, a.chunk, logits, NULL);
+    kv_free(kv);
+    rig_close(&r);
+    return logits;
+}
+
+static unsigned vocabulary(const char *path)
+{
+    numoe_error err = {0};
+    struct model *model = NULL;
+    cr_assert_eq(model_open(path, &model, &err), NUMOE_OK, "%s", err.text);
+    const unsigned n = model->hp.n_vocab;
+    model_close(model);
+    return n;
+}
+
+static void check_arrangements(const char *path, bool f16, const int32_t *ids, unsigned n,
+                               const struct arrangement *a, unsigned n_arrangement)
+{
+    const size_t bytes = (size_t)n * vocabulary(path) * sizeof(float);
+    float *want = arranged_logits(path, a[0], f16, ids, n);
+    for (size_t i = 0; i < bytes / sizeof(float); i++) {
+        cr_assert(isfinite(want[i]));
+    }
+    for (unsigned i = 1; i < n_arrangement; i++) {
+        float *got = arranged_logits(path, a[i], f16, ids, n);
+        cr_assert_arr_eq(got, want, bytes, "%u nodes, %u workers, chunks of %u: other bits",
+                         a[i].n_node, a[i].n_worker, a[i].chunk);
+        free(got);
+    }
+    free(want);
+}
+
+/* Longer than a KV chunk, so that partial softmaxes are merged. */
+static int32_t *long_ids(const char *name, unsigned n)
+{
+    json_t *reference = fixture_reference(name);
+    unsigned n_prompt;
+    int32_t *prompt = prompt_ids(reference, "prompt_long", &n_prompt);
+    int32_t *ids = calloc(n, sizeof *ids);
+    for (unsigned i = 0; i < n; i++) {
+        ids[i] = prompt[(i + i / n_prompt) % n_prompt];
+    }
+    free(prompt);
+    json_decref(reference);
+    return ids;
+}
+
+static const struct arrangement arrangements[] = {
+    {1, 1, 300}, {1, 1, 1},  {1, 2, 7},   {1, 5, 32}, {2, 2, 300}, {2, 5, 1},
+    {2, 5, 7},   {3, 3, 32}, {3, 5, 300}, {3, 5, 1},  {3, 1, 32},  {0, 0, 300},
+};
+
+static void check_fixture_bits(const char *name, bool f16)
+{
+    char *path = fixture_model(name);
+    int32_t *ids = long_ids(name, 300);
+    check_arrangements(path, f16, ids, 300, arrangements, ARRAY_LEN(arrangements));
+    free(ids);
+    free(path);
+}
+
+Test(same_bits, query_rank)
+{
+    check_fixture_bits("deepseek3-a", false);
+}
+
+Test(same_bits, no_query_rank)
+{
+    check_fixture_bits("deepseek2-lite-a", true);
+}
+
+/* Quantized weights meet quantized activations, whose blocks workers and nodes cut differently. */
+Test(same_bits, quantized)
+{
+    static const struct arrangement some[] = {{1, 1, 40}, {1, 2, 1}, {2, 5, 7}, {3, 4, 40}};
+    char *path = test_src_path("model/fable/fable-moe-Q4_K_M.gguf");
+    cr_assert_not_null(path);
+    int32_t *ids = long_ids("deepseek3-a", 40);
+    check_arrangements(path, true, ids, 40, some, ARRAY_LEN(some));
+    free(ids);
+    free(path);
+}
+
+/* Two sequences, each in uneven pieces, that meet in batches. */
+Test(same_bits, company)
+{
+    char *path = fixture_model("deepseek3-a");
+    const unsigned n = 290, n_vocab = vocabulary(path);
+    int32_t *ids = long_ids("deepseek3-a", n + 1);
+    float *want[2], *got[2];
+    struct rig r = rig_open(path, 2, 3, 128);
+    struct kv_cache *kv[2];
+    for (unsigned is = 0; is < 2; is++) {
+        want[is] = arranged_logits(path, (struct arrangement){1, 1, n}, false, ids + is, n);
+        got[is] = calloc((size_t)n * n_vocab, sizeof(float));
+        kv[is] = rig_cache(&r, false, n);
+    }
+    unsigned at[2] = {0, 0};
+    while (at[0] < n || at[1] < n) {
+        struct rig_part part[2];
+        for (unsigned is = 0; is < 2; is++) {
+            const unsigned piece = MIN(is == 0 ? 64 : at[0] % 3 + 27, n - at[is]);
+            part[is] = (struct rig_part){.ids = ids + is + at[is],
+                                         .from = at[is],
+                                         .n = piece,
+                                         .kv = kv[is],
+                                         .logits = got[is] + (size_t)at[is] * n_vocab};
+            at[is] += piece;
+        }
+        rig_batch(&r, part, 2);
+    }
+    for (unsigned is = 0; is < 2; is++) {
+        cr_assert_arr_eq(got[is], want[is], (size_t)n * n_vocab * sizeof(float), "sequence %u", is);
+        kv_free(kv[is]);
+        free(got[is]);
+        free(want[is]);
+    }
+    rig_close(&r);
+    free(ids);
+    free(path);
+}
