@@ -193,6 +193,13 @@ static void check_fixture(const char *name)
 FIXTURE_TEST(deepseek2_lite, "deepseek2-lite-a")
 FIXTURE_TEST(deepseek2_full, "deepseek2-full-a")
 FIXTURE_TEST(deepseek3, "deepseek3-a")
+FIXTURE_TEST(mixtral, "mixtral-a")
+FIXTURE_TEST(qwen2moe, "qwen2moe-a")
+FIXTURE_TEST(qwen3moe, "qwen3moe-a")
+FIXTURE_TEST(granitemoe, "granitemoe-a")
+FIXTURE_TEST(olmoe, "olmoe-a")
+FIXTURE_TEST(glm4moe, "glm4moe-a")
+FIXTURE_TEST(gptoss, "gptoss-a")
 
 /* ------------------------------------------------------------------ the same bits */
 
