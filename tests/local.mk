@@ -9,13 +9,45 @@ unit_tests += tests/unit/test-step
 unit_tests += tests/unit/test-sampler tests/unit/test-engine
 
 script_tests += tests/check-layers.sh tests/check-symbols.sh
+script_tests += tests/cli/errors.sh tests/cli/run.sh tests/cli/chat.sh tests/cli/eval.sh \
+	tests/cli/interrupt.sh
+EXTRA_DIST += tests/cli/lib.sh
 
 EXTRA_DIST += tests/data tests/unit/testdata.h tests/unit/kern-data.h
 EXTRA_DIST += tests/unit/ggufbuild.h tests/unit/tinymodel.h
 EXTRA_DIST += tests/unit/npy.h tests/unit/rig.h
 
 # ------------------------------------------------------------------ programs without Criterion
-plain_tests = tests/stress/stress-pool
+plain_tests = tests/stress/stress-pool tests/fuzz/replay-gguf
+
+tests_fuzz_replay_gguf_SOURCES = tests/fuzz/replay.c tests/fuzz/fuzz-gguf.c
+tests_fuzz_replay_gguf_CPPFLAGS = $(AM_CPPFLAGS) -DTEST_CORPUS='"tests/fuzz/corpus-gguf"'
+EXTRA_DIST += tests/fuzz/corpus-gguf
+
+# Writes the seeds of the corpus.
+EXTRA_PROGRAMS += tests/fuzz/make-corpus-gguf
+
+# ------------------------------------------------------------------ fuzzing
+FUZZ_SECONDS = 60
+fuzz_programs = tests/fuzz/fuzz-gguf
+
+if FUZZING
+EXTRA_PROGRAMS += $(fuzz_programs)
+tests_fuzz_fuzz_gguf_SOURCES = tests/fuzz/fuzz-gguf.c
+tests_fuzz_fuzz_gguf_LDFLAGS = $(AM_LDFLAGS) $(FUZZ_FLAGS)
+
+# What is found anew stays in the build, in tests/fuzz/fuzz-X.found.
+fuzz: $(fuzz_programs)
+	@for program in $(fuzz_programs); do \
+	    mkdir -p $$program.found && \
+	    $$program -max_total_time=$(FUZZ_SECONDS) -timeout=10 -rss_limit_mb=2048 \
+	        -artifact_prefix=$$program.found/ -print_final_stats=1 \
+	        $$program.found $(srcdir)/tests/fuzz/corpus-$${program##*/fuzz-} || exit 1; \
+	done
+else
+fuzz:
+	@echo 'fuzzing needs a build of its own: configure --enable-fuzzing CC=clang' && exit 1
+endif
 
 # ------------------------------------------------------------------ how they run
 AM_TESTS_ENVIRONMENT = \

@@ -1,0 +1,96 @@
+#!/bin/sh
+# What a user can get wrong: one clear line on stderr and the documented exit status each time.
+. "$(dirname "$0")/lib.sh"
+
+# ---- usage
+expect 2 '*' "$numoe"
+grep -q 'Usage: numoe SUBCOMMAND' "$tmp/err" || complain "no usage without arguments"
+expect 2 "no subcommand 'rum'.*numoe help" "$numoe" rum
+expect 2 "no subcommand 'rum'.*numoe help" "$numoe" help rum
+expect 2 "unexpected argument 'x'" "$numoe" version x
+expect 2 "run: unknown option '--tmep'.*numoe help run" "$numoe" run --tmep 1 -p x
+expect 2 "run: unknown option '-x'.*numoe help run" "$numoe" run -x
+expect 2 "run: option '-p' needs a value.*numoe help run" "$numoe" run -p
+expect 2 "run: option '--seed' needs a value" "$numoe" run --seed
+expect 2 "run: option '--quiet=1' takes no value" "$numoe" run --quiet=1 -p x
+expect 2 "unexpected argument 'tale'.*-p" "$numoe" run tale
+expect 2 "chat: unknown option '-p'.*numoe help chat" "$numoe" chat -p x
+expect 2 "chat: unexpected argument 'x'" "$numoe" chat x
+expect 2 "inspect: no file" "$numoe" inspect
+expect 2 "inspect: only one file" "$numoe" inspect a b
+expect 2 "inspect: unknown option '--tensor_'" "$numoe" inspect --tensor_ x
+expect 2 "eval: give either" "$numoe" eval
+expect 2 "eval: give either" "$numoe" eval --perplexity a --logits b
+expect 2 "eval: --logits needs" "$numoe" eval --logits a
+expect 2 "eval: -o and --routes" "$numoe" eval --perplexity a -o b
+expect 2 "both give a prompt" "$numoe" run -p x -f y
+expect 2 "exclude each other" "$numoe" run -p x --raw --chat
+for command in run chat eval inspect version help; do
+    expect 0 '' "$numoe" help $command
+    grep -q "^Usage: numoe $command" "$tmp/out" || complain "help of $command"
+done
+for command in run chat eval inspect; do
+    expect 0 '' "$numoe" $command --help
+    grep -q "^Usage: numoe $command" "$tmp/out" || complain "--help of $command"
+done
+expect 0 '' "$numoe" --help
+expect 0 '' "$numoe" --version
+grep -Eq '^numoe [0-9]+\.[0-9]+\.[0-9]+$' "$tmp/out" || complain "version: $(cat "$tmp/out")"
+
+# ---- numbers
+for value in 0 -1 +1 ' 1' 1x 1.5 0x10 '' 99999999999999999999 1000000001; do
+    expect 2 "-n: '.*' is not a whole number from 1 to 1000000000" "$numoe" run -p x -n "$value"
+done
+expect 2 "-c: '0' is not" "$numoe" run -p x -c 0
+expect 2 "-t: '5000' is not a whole number from 1 to 4096" "$numoe" run -p x -t 5000
+expect 2 "--chunk: '70000' is not" "$numoe" run -p x --chunk 70000
+expect 2 "--seed: '-1' is not" "$numoe" run -p x --seed -1
+expect 2 "--top-k: 'a' is not" "$numoe" run -p x --top-k a
+for value in nan inf -0.1 1e9 0x1 ' 1' 1,5 '' e; do
+    expect 2 "--temp: '.*' is not a number from 0 to 1000" "$numoe" run -p x --temp "$value"
+done
+expect 2 "--top-p: '1.1' is not a number from 0 to 1" "$numoe" run -p x --top-p 1.1
+expect 2 "--min-p: '2' is not a number from 0 to 1" "$numoe" run -p x --min-p 2
+expect 2 "--repeat-penalty: '0' is not a number from 0.01 to 100" "$numoe" run -p x \
+    --repeat-penalty 0
+expect 2 "--kv: 'q8' is neither" "$numoe" run -p x --kv q8
+expect 2 "--window: '7' is not" "$numoe" eval --perplexity "$src/LICENSE" --window 7
+
+# ---- files
+expect 2 'missing.gguf: .*No such file' "$numoe" run -m "$tmp/missing.gguf" -p x
+expect 2 "$tmp" "$numoe" run -m "$tmp" -p x
+expect 2 'LICENSE' "$numoe" run -m "$src/LICENSE" -p x
+: >"$tmp/empty"
+expect 2 'empty' "$numoe" run -m "$tmp/empty" -p x
+expect 2 'missing.txt: No such file' "$numoe" run -f "$tmp/missing.txt"
+expect 2 "$tmp: Is a directory" "$numoe" run -f "$tmp"
+expect 2 'missing: .*No such file' "$numoe" inspect "$tmp/missing"
+expect 2 'missing.txt: No such file' "$numoe" eval --perplexity "$tmp/missing.txt"
+NUMOE_MODEL=$tmp/elsewhere.gguf expect 2 'elsewhere.gguf' "$numoe" run -p x
+
+# ---- requests
+expect 2 'the prompt is empty' "$numoe" run -p ''
+expect 2 'the prompt is empty' "$numoe" run -f "$tmp/empty"
+expect 2 'the prompt is empty' "$numoe" run -m "$fixture"
+expect 2 'context of 8 that' "$numoe" run -q -c 8 -n 1 \
+    -p 'Once upon a time there was a poor miller who had three sons.'
+expect 2 'context of 4000 .* 2048' "$numoe" run -q -c 4000 -p x
+expect 2 'stop string 0 is empty' "$numoe" run -q -p x --stop ''
+expect 2 '[0-9]+ tokens, one window has 512' "$numoe" eval -q --perplexity "$tmp/empty"
+NUMOE_ISA=z80 expect 2 'z80' "$numoe" run -q -p x
+
+# ---- standard output that takes nothing
+if test -w /dev/full; then
+    for command in help version 'inspect '"$fixture" 'run -q -n 4 -p Once'; do
+        # shellcheck disable=SC2086
+        "$numoe" $command >/dev/full 2>"$tmp/err" </dev/null
+        test $? -eq 1 || complain "$command: status with a full disk"
+        grep -q '^numoe: .*\(No space left\|cannot be written\)' "$tmp/err" || complain "$command: $(cat "$tmp/err")"
+        test "$(wc -l <"$tmp/err")" -eq 1 || complain "$command: not one line"
+    done
+fi
+"$numoe" run -q -n 4 -p Once >&- 2>"$tmp/err" </dev/null
+test $? -eq 1 || complain "closed stdout: status"
+grep -q '^numoe: standard output: ' "$tmp/err" || complain "closed stdout: $(cat "$tmp/err")"
+
+exit $bad

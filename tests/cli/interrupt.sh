@@ -1,0 +1,70 @@
+#!/bin/sh
+# Ctrl-C: the first one ends a generation in good order, an evaluation leaves nothing behind.
+. "$(dirname "$0")/lib.sh"
+
+# A shell starts background jobs with SIGINT ignored, which the program respects: env restores it.
+start()
+{
+    rm -f "$tmp/out" "$tmp/err"
+    env --default-signal=INT "$numoe" "$@" >"$tmp/out" 2>"$tmp/err" </dev/null &
+    pid=$!
+}
+
+env --default-signal=INT true 2>/dev/null || { echo 'env cannot restore signals'; exit 77; }
+
+# wait_for FILE PATTERN: until the file has such a line; 60 s at most.
+wait_for()
+{
+    for _ in $(seq 600); do
+        grep -q "$2" "$1" 2>/dev/null && return
+        sleep 0.1
+    done
+    complain "no '$2': $(cat "$tmp/err")"
+}
+
+# ---- a story that is long enough to be interrupted
+start run --ignore-eog -n 2000 --seed 1 -p 'Once upon a time'
+wait_for "$tmp/out" .
+kill -INT $pid
+wait $pid
+status=$?
+test $status -eq 0 || complain "status $status of a generation that was stopped"
+grep -Eq '^generated  [0-9]+ tokens? in .*, stopped$' "$tmp/err" || complain "$(cat "$tmp/err")"
+test "$(tail -c 1 "$tmp/out")" = '' || complain "the last line is not ended"
+
+# ---- SIGTERM ends it at once
+start run --ignore-eog -n 2000 --seed 1 -p 'Once upon a time'
+wait_for "$tmp/out" .
+kill -TERM $pid
+wait $pid
+status=$?
+test $status -eq 143 || complain "status $status after SIGTERM"
+grep -q '^generated' "$tmp/err" && complain 'a summary after SIGTERM'
+
+# ---- an evaluation: status 130, no file
+head -c 200000 "$src/tests/data/fable/heldout.txt" >"$tmp/text"
+start eval --perplexity "$tmp/text"
+wait_for "$tmp/err" windows
+kill -INT $pid
+wait $pid
+status=$?
+test $status -eq 130 || complain "status $status of an evaluation that was stopped"
+grep -q '^perplexity' "$tmp/out" && complain 'a result of half an evaluation'
+grep -q '^numoe: interrupted$' "$tmp/err" || complain "$(cat "$tmp/err")"
+
+awk 'BEGIN { printf "[0"; for (i = 1; i < 2000; i++) printf ", %d", 5 + i % 4000; print "]" }' \
+    >"$tmp/ids.json"
+for signal in INT TERM; do
+    start eval --logits "$tmp/ids.json" -o "$tmp/out.npy" --chunk 1
+    for _ in $(seq 300); do
+        ls "$tmp" | grep -q 'out\.npy\.' && break
+        sleep 0.1
+    done
+    kill -$signal $pid
+    wait $pid
+    status=$?
+    test $status -eq 130 || test $signal$status = TERM143 || complain "$signal: status $status"
+    ls "$tmp" | grep -q npy && complain "$signal left behind: $(ls "$tmp")"
+done
+
+exit $bad
