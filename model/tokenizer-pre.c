@@ -39,9 +39,17 @@
     "*" suffix
 #define UPPER "[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]"
 #define LOWER "[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]"
-/* The same without Han: the complement of Han and of every other category. */
-#define UPPER_NOT_HAN "[^\\p{Han}\\p{Ll}\\p{N}\\p{P}\\p{S}\\p{Z}\\p{C}]"
-#define LOWER_NOT_HAN "[^\\p{Han}\\p{Lu}\\p{Lt}\\p{N}\\p{P}\\p{S}\\p{Z}\\p{C}]"
+/* Unicode's script Han; PCRE2 from 10.40 on takes \p{Han} to be the characters used with it too. */
+#define HAN                                                                                        \
+    "\\x{2e80}-\\x{2e99}\\x{2e9b}-\\x{2ef3}\\x{2f00}-\\x{2fd5}\\x{3005}\\x{3007}"                  \
+    "\\x{3021}-\\x{3029}\\x{3038}-\\x{303b}\\x{3400}-\\x{4dbf}\\x{4e00}-\\x{9fff}"                 \
+    "\\x{f900}-\\x{fa6d}\\x{fa70}-\\x{fad9}\\x{16fe2}\\x{16fe3}\\x{16ff0}\\x{16ff1}"               \
+    "\\x{20000}-\\x{2a6df}\\x{2a700}-\\x{2b739}\\x{2b740}-\\x{2b81d}\\x{2b820}-\\x{2cea1}"         \
+    "\\x{2ceb0}-\\x{2ebe0}\\x{2ebf0}-\\x{2ee5d}\\x{2f800}-\\x{2fa1d}\\x{30000}-\\x{3134a}"         \
+    "\\x{31350}-\\x{323af}"
+/* Upper and lower without Han: the complement of Han and of every other category. */
+#define UPPER_NOT_HAN "[^" HAN "\\p{Ll}\\p{N}\\p{P}\\p{S}\\p{Z}\\p{C}]"
+#define LOWER_NOT_HAN "[^" HAN "\\p{Lu}\\p{Lt}\\p{N}\\p{P}\\p{S}\\p{Z}\\p{C}]"
 
 /* Alphabets with case as DeepSeek's first tokenizers list them. */
 #define CASED_LETTERS                                                                              \
@@ -117,7 +125,7 @@ static const struct pre_rule rules[] = {
                  LINES_SPACES}},
     {.names = "kimi-k2",
      .whole_words = true,
-     .pattern = {"\\p{Han}+|" CASED(UPPER_NOT_HAN, LOWER_NOT_HAN, CONTRACTION "?") //
+     .pattern = {"[" HAN "]+|" CASED(UPPER_NOT_HAN, LOWER_NOT_HAN, CONTRACTION "?") //
                  "|\\p{N}{1,3}| ?[^" WS "\\p{L}\\p{N}]+[\\r\\n]*|" LINES_SPACES}},
     {.names = "command-r", .normalizes = true, .pattern = {"\\p{N}", GPT2}},
     {.names = "refact starcoder smollm codeshell exaone minerva-7b", .pattern = {"\\p{N}", GPT2}},

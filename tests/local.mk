@@ -2,6 +2,7 @@
 # programs print TAP themselves.
 unit_tests += tests/unit/test-base
 unit_tests += tests/unit/test-format tests/unit/test-kern tests/unit/test-kern-vector
+unit_tests += tests/unit/test-tokenizer
 unit_tests += tests/unit/test-gguf tests/unit/test-model
 unit_tests += tests/unit/test-topo tests/unit/test-pool tests/unit/test-arena
 unit_tests += tests/unit/test-step
