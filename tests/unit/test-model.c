@@ -353,8 +353,8 @@ Test(model, tiny_as_it_is)
     expect_shape(&src[SLOT_Q_B], 1, 12, 6);
     expect_shape(&src[SLOT_K_B], 2, 4, 4);
     expect_shape(&src[SLOT_V_B], 2, 3, 4);
-    expect_shape(&src[SLOT_GATE_EXPS], 4, 32, 8);
-    expect_shape(&src[SLOT_DOWN_EXPS], 4, 8, 32);
+    expect_shape(&src[SLOT_GATE_EXPS], 4, 9, 8);
+    expect_shape(&src[SLOT_DOWN_EXPS], 4, 8, 9);
     expect_shape(&m->layer[0].src[SLOT_DOWN], 1, 8, 7);
     cr_assert_not(source_present(&src[SLOT_Q]));
     cr_assert_not(source_present(&src[SLOT_KV_B]));
@@ -402,7 +402,7 @@ Test(model, a_tensor_for_each_expert)
 {
     struct model *m = open_tiny(&(struct tiny){.per_expert = true});
     const struct tensor_source *down = &m->layer[1].src[SLOT_DOWN_EXPS];
-    expect_shape(down, 4, 8, 32);
+    expect_shape(down, 4, 8, 9);
     cr_assert_null(down->whole);
     cr_assert_str_eq(down->per_expert[3]->name, "blk.1.ffn_down.3.weight");
     struct model *merged = open_tiny(&(struct tiny){.per_expert = false});
@@ -481,7 +481,7 @@ Test(model, shapes_that_differ)
     expect_refused(&(struct tiny){.odd = "output_norm.weight", .odd_dim = 0}, NUMOE_E_FILE_MODEL,
                    "output_norm.weight: dimension 0 is 9, expected 8");
     expect_refused(&(struct tiny){.per_expert = true, .odd = "blk.1.ffn_up.2.weight", .odd_dim = 1},
-                   NUMOE_E_FILE_MODEL, "blk.1.ffn_up.2.weight: dimension 1 is 33, expected 32");
+                   NUMOE_E_FILE_MODEL, "blk.1.ffn_up.2.weight: dimension 1 is 10, expected 9");
     expect_refused(&(struct tiny){.q_lora = true, .odd = "blk.1.attn_q_a.weight", .odd_dim = 1},
                    NUMOE_E_FILE_MODEL, "blk.1.attn_q_a.weight: dimension 1 is 7, expected 6");
 }

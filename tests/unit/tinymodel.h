@@ -48,7 +48,7 @@ static inline void tiny_layer_tensor(struct ggufbuild *b, const struct tiny *o, 
 }
 
 enum { TINY_D = 8, TINY_V = 5, TINY_H = 2, TINY_NOPE = 4, TINY_ROPE = 2, TINY_N_V = 3 };
-enum { TINY_KV_LORA = 4, TINY_Q_LORA = 6, TINY_F = 7, TINY_E = 4, TINY_F_EXPERT = 32 };
+enum { TINY_KV_LORA = 4, TINY_Q_LORA = 6, TINY_F = 7, TINY_E = 4, TINY_F_EXPERT = 9 };
 
 static inline void tiny_keys(struct ggufbuild *b, const struct tiny *o)
 {
