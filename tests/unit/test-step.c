@@ -148,12 +148,13 @@ static unsigned argmax(const float *x, unsigned n)
     return best;
 }
 
-static void check_greedy(const struct rig *r, const json_t *reference)
+/* prompt, expected: arrays of ids. */
+static void check_greedy(const struct rig *r, const json_t *prompt, const json_t *expected)
 {
     const unsigned n_vocab = r->model->hp.n_vocab;
     unsigned n, n_want;
-    int32_t *ids = prompt_ids(reference, "prompt_short", &n);
-    int32_t *want = int_array(json_object_get(reference, "greedy_32"), &n_want);
+    int32_t *ids = int_array(prompt, &n);
+    int32_t *want = int_array(expected, &n_want);
     struct kv_cache *kv = rig_cache(r, false, n + n_want);
     float *logits = calloc((size_t)n * n_vocab, sizeof *logits);
     rig_prompt(r, kv, ids, n, 64, logits, NULL);
@@ -178,7 +179,8 @@ static void check_fixture(const char *name)
     struct rig r = rig_open(path, 0, 2, 64);
     check_prompt(&r, name, reference, "short", 1e-4);
     check_prompt(&r, name, reference, "long", 1e-4);
-    check_greedy(&r, reference);
+    check_greedy(&r, json_object_get(json_object_get(reference, "prompt_short"), "ids"),
+                 json_object_get(reference, "greedy_32"));
     rig_close(&r);
     json_decref(reference);
     free(path);
@@ -200,6 +202,91 @@ FIXTURE_TEST(granitemoe, "granitemoe-a")
 FIXTURE_TEST(olmoe, "olmoe-a")
 FIXTURE_TEST(glm4moe, "glm4moe-a")
 FIXTURE_TEST(gptoss, "gptoss-a")
+
+/* ------------------------------------------------------------------ the embedded model */
+
+static json_t *fable_prompts(void)
+{
+    char *path = test_src_path("tests/data/fable/reference/reference.json");
+    cr_assert_not_null(path);
+    json_t *root = json_load_file(path, 0, NULL);
+    cr_assert_not_null(root);
+    json_t *prompts = json_incref(json_object_get(root, "prompts"));
+    json_decref(root);
+    free(path);
+    return prompts;
+}
+
+/* All logits of the three prompts: relative error over each prompt. */
+static void check_fable_logits(const struct rig *r, const json_t *prompts, double tolerance)
+{
+    const unsigned n_vocab = r->model->hp.n_vocab;
+    for (size_t i = 0; i < json_array_size(prompts); i++) {
+        char rel[96];
+        unsigned n;
+        struct npy want = {0};
+        snprintf(rel, sizeof rel, "tests/data/fable/reference/prompt%zu_logits_all.npy", i);
+        char *path = test_src_path(rel);
+        cr_assert(path != NULL && npy_read(path, "<f4", &want), "%s", rel);
+        int32_t *ids = int_array(json_object_get(json_array_get(prompts, i), "ids"), &n);
+        cr_assert_eq(want.n, (size_t)n * n_vocab);
+        struct kv_cache *kv = rig_cache(r, false, n);
+        float *logits = calloc(want.n, sizeof *logits);
+        rig_prompt(r, kv, ids, n, 64, logits, NULL);
+        const double error = relative_l2(logits, want.data, want.n);
+        cr_assert_leq(error, tolerance, "prompt %zu: relative error %.2e", i, error);
+        kv_free(kv);
+        free(logits);
+        free(ids);
+        free(want.data);
+        free(path);
+    }
+}
+
+Test(fable, f16)
+{
+    char *path = test_data_path("model/fable-moe-F16.gguf");
+    if (path == NULL) {
+        cr_skip("model/fable-moe-F16.gguf is not there");
+    }
+    json_t *prompts = fable_prompts();
+    struct rig r = rig_open(path, 0, 2, 64);
+    check_fable_logits(&r, prompts, 1e-3);
+    for (size_t i = 0; i < json_array_size(prompts); i++) {
+        const json_t *prompt = json_array_get(prompts, i);
+        check_greedy(&r, json_object_get(prompt, "ids"), json_object_get(prompt, "greedy_ids"));
+    }
+    rig_close(&r);
+    json_decref(prompts);
+    free(path);
+}
+
+/* Both forms of the key and value matrices: what quantization costs, and no more. */
+static void check_fable_q4(char *path)
+{
+    json_t *prompts = fable_prompts();
+    struct rig r = rig_open(path, 0, 2, 64);
+    check_fable_logits(&r, prompts, 0.06);
+    rig_close(&r);
+    json_decref(prompts);
+    free(path);
+}
+
+Test(fable, q4_k_m)
+{
+    char *path = test_src_path("model/fable/fable-moe-Q4_K_M.gguf");
+    cr_assert_not_null(path);
+    check_fable_q4(path);
+}
+
+Test(fable, q4_k_m_one_kv_b)
+{
+    char *path = test_data_path("model/legacy-mla/fable-moe-legacy-mla-Q4_K_M.gguf");
+    if (path == NULL) {
+        cr_skip("model/legacy-mla is not there");
+    }
+    check_fable_q4(path);
+}
 
 /* ------------------------------------------------------------------ the same bits */
 

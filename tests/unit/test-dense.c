@@ -1,0 +1,175 @@
+/* Rotary embedding and the chunked KV cache, each by itself; attention as a whole is covered by the
+ * forward pass (test-step).
+ */
+#include <criterion/criterion.h>
+#include <math.h>
+
+#include "dense/kv-chunk.h"
+#include "dense/rope.h"
+#include "tests/unit/rig.h"
+#include "tests/unit/testdata.h"
+
+/* ------------------------------------------------------------------ rope */
+
+static struct rope make_rope(struct rope_params p)
+{
+    struct rope r;
+    cr_assert_eq(rope_init(&r, &p, NULL), NUMOE_OK);
+    return r;
+}
+
+static struct rope_params plain_params(enum rope_kind kind)
+{
+    return (struct rope_params){
+        .kind = kind, .n_rot = 4, .freq_base = 10000, .factor = 1, .magnitude = 1};
+}
+
+/* Pair 0 turns by 1 radian a position, pair 1 by 10000^(-1/2) = 0.01. */
+Test(rope, pairs_and_angles)
+{
+    const float x[] = {1, 2, 3, 4};
+    float angles[4], y[4];
+    struct rope r = make_rope(plain_params(ROPE_INTERLEAVED));
+    rope_angles(&r, 3, angles);
+    rope_apply(&r, angles, x, y);
+    const double c0 = cos(3), s0 = sin(3), c1 = cos(0.03), s1 = sin(0.03);
+    cr_assert_float_eq(y[0], 1 * c0 - 2 * s0, 1e-6);
+    cr_assert_float_eq(y[1], 1 * s0 + 2 * c0, 1e-6);
+    cr_assert_float_eq(y[2], 3 * c1 - 4 * s1, 1e-6);
+    cr_assert_float_eq(y[3], 3 * s1 + 4 * c1, 1e-6);
+    rope_fini(&r);
+
+    r = make_rope(plain_params(ROPE_HALVES));
+    rope_apply(&r, angles, x, y);
+    cr_assert_float_eq(y[0], 1 * c0 - 3 * s0, 1e-6);
+    cr_assert_float_eq(y[2], 1 * s0 + 3 * c0, 1e-6);
+    cr_assert_float_eq(y[1], 2 * c1 - 4 * s1, 1e-6);
+    cr_assert_float_eq(y[3], 2 * s1 + 4 * c1, 1e-6);
+    rope_fini(&r);
+}
+
+Test(rope, in_place_and_none)
+{
+    float angles[4], x[] = {1, 2, 3, 4}, y[4];
+    struct rope r = make_rope(plain_params(ROPE_INTERLEAVED));
+    rope_angles(&r, 7, angles);
+    rope_apply(&r, angles, x, y);
+    rope_apply(&r, angles, x, x);
+    cr_assert_arr_eq(x, y, sizeof x);
+    r.kind = ROPE_NONE;
+    rope_apply(&r, angles, x, y);
+    cr_assert_arr_eq(x, y, sizeof x);
+    rope_fini(&r);
+}
+
+/* 64 rotated elements, base 10000, original context 4096, factor 40, turns 32 and 1 (DeepSeek-V3):
+ * the ramp runs from pair floor(10.24) = 10 to ceil(22.52) = 23. */
+Test(rope, yarn_ramp)
+{
+    struct rope r = make_rope((struct rope_params){.kind = ROPE_INTERLEAVED,
+                                                   .n_rot = 64,
+                                                   .freq_base = 10000,
+                                                   .factor = 40,
+                                                   .yarn = true,
+                                                   .n_ctx_orig = 4096,
+                                                   .beta_fast = 32,
+                                                   .beta_slow = 1,
+                                                   .magnitude = 1});
+    for (unsigned i = 0; i < 32; i++) {
+        const double plain = pow(10000, -(double)i / 32);
+        const double slow = i <= 10 ? 0 : i >= 23 ? 1 : (i - 10) / 13.0;
+        cr_assert_float_eq(r.freq[i] / (plain * (1 - slow) + plain / 40 * slow), 1, 1e-12,
+                           "pair %u", i);
+    }
+    rope_fini(&r);
+}
+
+/* Far positions keep their angle: in float, 163839 * freq would be off by some 1e-2 radians. */
+Test(rope, exact_far_away)
+{
+    struct rope_params p = plain_params(ROPE_INTERLEAVED);
+    float angles[4];
+    p.magnitude = 2;
+    struct rope r = make_rope(p);
+    rope_angles(&r, 163839, angles);
+    cr_assert_float_eq(angles[0], 2 * cos(163839.0), 1e-6);
+    cr_assert_float_eq(angles[1], 2 * sin(163839.0), 1e-6);
+    rope_fini(&r);
+}
+
+/* ------------------------------------------------------------------ KV cache */
+
+static struct model *open_model(const char *rel)
+{
+    struct model *model = NULL;
+    char *path = test_src_path(rel);
+    cr_assert_not_null(path, "%s", rel);
+    cr_assert_eq(model_open(path, &model, NULL), NUMOE_OK);
+    free(path);
+    return model;
+}
+
+static struct topo *three_nodes(void)
+{
+    struct topo *topo = NULL;
+    cr_assert_eq(topo_load("pack:3 [numa(memory=8GiB)] core:2 pu:1", &topo, NULL), NUMOE_OK);
+    return topo;
+}
+
+Test(kv, grows_and_shrinks_by_chunks)
+{
+    struct model *model = open_model("tests/data/fixtures/deepseek3-a/deepseek3-a-f32.gguf");
+    struct topo *topo = three_nodes();
+    struct kv_cache *kv = NULL;
+    numoe_error err = {0};
+    cr_assert_eq(kv_new(model, topo, false, 1000, &kv, &err), NUMOE_OK);
+    cr_assert_eq(kv->n_chunk, 0);
+    cr_assert_eq(kv_reserve(kv, 1, &err), NUMOE_OK);
+    cr_assert_eq(kv->n_chunk, 1);
+    float *first = kv_keys(kv, 0, 0, 0);
+    first[0] = 42;
+    cr_assert_eq(kv_reserve(kv, 3 * KV_CHUNK + 1, &err), NUMOE_OK);
+    cr_assert_eq(kv->n_chunk, 4);
+    cr_assert_eq(kv_keys(kv, 0, 0, 0), first, "what was there stays where it is");
+    cr_assert_eq(first[0], 42);
+    kv_truncate(kv, 2 * KV_CHUNK);
+    cr_assert_eq(kv->n_chunk, 2);
+    kv_truncate(kv, KV_CHUNK + 1);
+    cr_assert_eq(kv->n_chunk, 2, "a chunk in use stays");
+    cr_assert_eq(kv_reserve(kv, 1001, &err), NUMOE_E_INPUT_CONTEXT);
+    cr_assert_not_null(strstr(err.text, "1001"));
+    cr_assert_eq(kv->n_chunk, 2);
+    kv_free(kv);
+    topo_free(topo);
+    model_close(model);
+}
+
+/* Latent 32 + rope 8, three layers. */
+Test(kv, bytes_of_a_latent_cache)
+{
+    struct model *model = open_model("tests/data/fixtures/deepseek3-a/deepseek3-a-f32.gguf");
+    cr_assert_eq(kv_token_bytes(model, false), 3 * 40 * 4);
+    cr_assert_eq(kv_token_bytes(model, true), 3 * 40 * 2);
+    model_close(model);
+}
+
+/* Two KV heads of 8 and 8, three layers. */
+Test(kv, heads_do_not_overlap)
+{
+    struct model *model = open_model("tests/data/fixtures/mixtral-a/mixtral-a-f32.gguf");
+    struct topo *topo = three_nodes();
+    struct kv_cache *kv = NULL;
+    const size_t rows = KV_CHUNK * 8;
+    cr_assert_eq(kv_token_bytes(model, true), 3 * 2 * (8 + 8) * 2);
+    cr_assert_eq(kv_new(model, topo, true, 2 * KV_CHUNK, &kv, NULL), NUMOE_OK);
+    cr_assert_eq(kv_reserve(kv, 2 * KV_CHUNK, NULL), NUMOE_OK);
+    uint16_t *base = kv_keys(kv, 1, 1, 0);
+    cr_assert_eq((uint16_t *)kv_keys(kv, 1, 1, 1), base + rows);
+    cr_assert_eq((uint16_t *)kv_values(kv, 1, 1, 0), base + 2 * rows);
+    cr_assert_eq((uint16_t *)kv_values(kv, 1, 1, 1), base + 3 * rows);
+    cr_assert_eq((uint16_t *)kv_keys(kv, 2, 1, 0), base + 4 * rows);
+    cr_assert_eq(kv_value_stride(kv), 8);
+    kv_free(kv);
+    topo_free(topo);
+    model_close(model);
+}

@@ -1,0 +1,305 @@
+/* Placement and loading: every row of the file is on exactly one node, byte for byte; derived
+ * weights have the values they were derived from; failures are told.
+ */
+#include <criterion/criterion.h>
+#include <fcntl.h>
+#include <math.h>
+#include <unistd.h>
+
+#include "tests/unit/rig.h"
+#include "tests/unit/testdata.h"
+
+/* ------------------------------------------------------------------ placement */
+
+Test(placement, even_uneven_and_few)
+{
+    uint32_t row0[5];
+    placement_slice(1408, 2, (double[]){1, 1}, row0); /* 88 panels */
+    cr_assert_arr_eq(row0, ((uint32_t[]){0, 704, 1408}), sizeof(uint32_t[3]));
+    placement_slice(1408, 2, (double[]){12, 20}, row0); /* 33 and 55 panels */
+    cr_assert_arr_eq(row0, ((uint32_t[]){0, 528, 1408}), sizeof(uint32_t[3]));
+    placement_slice(40, 4, (double[]){1, 1, 1, 1}, row0); /* 3 panels, the last one short */
+    cr_assert_arr_eq(row0, ((uint32_t[]){0, 16, 32, 32, 40}), sizeof(uint32_t[5]));
+    placement_slice(1, 3, (double[]){1, 1, 1}, row0); /* one row is somewhere */
+    cr_assert_eq(row0[3], 1);
+}
+
+Test(placement, always_whole_panels_and_everything)
+{
+    static const double share[] = {3, 1, 0.5, 7, 2, 2, 1, 5};
+    uint32_t row0[9];
+    for (uint32_t n_row = 1; n_row < 3000; n_row += 7) {
+        for (unsigned n_node = 1; n_node <= 8; n_node++) {
+            placement_slice(n_row, n_node, share, row0);
+            cr_assert_eq(row0[0], 0);
+            cr_assert_eq(row0[n_node], n_row);
+            for (unsigned in = 0; in < n_node; in++) {
+                cr_assert_leq(row0[in], row0[in + 1]);
+                cr_assert(row0[in] % PANEL_ROWS == 0 || row0[in] == n_row);
+            }
+        }
+    }
+}
+
+/* ------------------------------------------------------------------ loading */
+
+/* Row of a weight as it would stand in the file, from the node that has it. */
+static void placed_row(const struct weight *w, unsigned n_node, uint32_t mat, uint32_t row,
+                       void *out)
+{
+    unsigned n_holder = 0;
+    for (unsigned in = 0; in < n_node; in++) {
+        const struct weight_part *part = &w->part[in];
+        if (row >= part->row0 && row < part->row1) {
+            const uint32_t r = row - part->row0;
+            format_unpack_row(w->format,
+                              part->data + mat * part->mat_bytes + r / PANEL_ROWS * w->panel_bytes,
+                              r % PANEL_ROWS, w->k, out);
+            n_holder++;
+        }
+    }
+    cr_assert_eq(n_holder, 1, "row %u is on %u nodes", row, n_holder);
+}
+
+static void check_matrix(const struct rig *r, const struct weight *w,
+                         const struct tensor_source *src)
+{
+    const size_t row_bytes = format_row_bytes(w->format, w->k);
+    uint8_t *want = malloc(row_bytes), *got = malloc(row_bytes);
+    cr_assert_eq(w->format_id, src->format_id);
+    cr_assert(w->n_mat == src->n_mat && w->n_row == src->n_row && w->k == src->k);
+    for (uint32_t i = 0; i < w->n_mat * w->n_row; i++) {
+        cr_assert_eq(
+            gguf_read_tensor(r->model->gguf, src->whole, i * row_bytes, row_bytes, want, NULL),
+            NUMOE_OK);
+        placed_row(w, r->store->n_node, i / w->n_row, i % w->n_row, got);
+        cr_assert_arr_eq(got, want, row_bytes, "%s row %u", src->whole->name, i);
+    }
+    free(want);
+    free(got);
+}
+
+static void check_vector(const struct rig *r, const struct weight *w,
+                         const struct tensor_source *src)
+{
+    const size_t n = (size_t)src->n_mat * src->n_row * src->k;
+    float *want = malloc(n * sizeof *want);
+    cr_assert_eq(src->format_id, FORMAT_F32);
+    cr_assert_eq(gguf_read_tensor(r->model->gguf, src->whole, 0, n * sizeof *want, want, NULL),
+                 NUMOE_OK);
+    for (unsigned in = 0; in < r->store->n_node; in++) {
+        cr_assert_arr_eq(w->vec[in], want, n * sizeof *want, "%s", src->whole->name);
+    }
+    free(want);
+}
+
+static unsigned check_weight(const struct rig *r, const struct weight *w,
+                             const struct tensor_source *src)
+{
+    if (!source_present(src)) {
+        return 0;
+    }
+    cr_assert(weight_present(w), "%s was not loaded", src->whole->name);
+    if (w->part != NULL) {
+        check_matrix(r, w, src);
+    } else {
+        check_vector(r, w, src);
+    }
+    return 1;
+}
+
+/* Every tensor of a model over three uneven nodes. */
+static void check_model(const char *rel)
+{
+    char *path = test_src_path(rel);
+    cr_assert_not_null(path, "%s", rel);
+    struct rig r = rig_open(path, 3, 4, 1);
+    unsigned n_checked = 0;
+    for (unsigned slot = 0; slot < N_MODEL_SLOT; slot++) {
+        n_checked += check_weight(&r, &r.store->w[slot], &r.model->src[slot]);
+    }
+    for (unsigned il = 0; il < r.model->hp.n_layer; il++) {
+        for (unsigned slot = N_MODEL_SLOT; slot < N_SLOT; slot++) {
+            n_checked += check_weight(&r, &r.store->layer[il][slot], &r.model->layer[il].src[slot]);
+        }
+    }
+    cr_assert_eq(n_checked, r.model->gguf->n_tensor);
+    rig_close(&r);
+    free(path);
+}
+
+Test(load, every_row_of_floats)
+{
+    check_model("tests/data/fixtures/deepseek3-a/deepseek3-a-f32.gguf");
+}
+
+Test(load, every_row_of_quants)
+{
+    check_model("model/fable/fable-moe-Q4_K_M.gguf");
+}
+
+Test(load, biases_of_experts)
+{
+    check_model("tests/data/fixtures/gptoss-a/gptoss-a-f32.gguf");
+}
+
+Test(load, tied_output_is_loaded_once)
+{
+    char *path = test_src_path("tests/data/fixtures/granitemoe-a/granitemoe-a-f32.gguf");
+    cr_assert_not_null(path);
+    struct rig r = rig_open(path, 2, 2, 1);
+    cr_assert_not(source_present(&r.model->src[SLOT_OUTPUT]));
+    cr_assert_eq(r.store->w[SLOT_OUTPUT].part, r.store->w[SLOT_TOKEN_EMBD].part);
+    rig_close(&r);
+    free(path);
+}
+
+/* The embedding row of a token, whichever node has it. */
+Test(load, weight_row_finds_its_node)
+{
+    char *path = test_src_path("tests/data/fixtures/deepseek3-a/deepseek3-a-f32.gguf");
+    struct rig r = rig_open(path, 3, 4, 1);
+    const struct weight *embd = &r.store->w[SLOT_TOKEN_EMBD];
+    float *got = malloc(embd->k * sizeof *got), *want = malloc(embd->k * sizeof *want);
+    void *scratch = malloc(weight_row_scratch_bytes(embd));
+    for (uint32_t row = 0; row < embd->n_row; row++) {
+        const struct gguf_tensor *t = r.model->src[SLOT_TOKEN_EMBD].whole;
+        gguf_read_tensor(r.model->gguf, t, row * embd->k * sizeof *want, embd->k * sizeof *want,
+                         want, NULL);
+        weight_row(embd, 0, row, got, scratch);
+        cr_assert_arr_eq(got, want, embd->k * sizeof *want);
+    }
+    free(scratch);
+    free(want);
+    free(got);
+    rig_close(&r);
+    free(path);
+}
+
+/* ------------------------------------------------------------------ attn_kv_b */
+
+/* K_B[h][r][i] is row h * (n_nope + n_v) + i, element r of attn_kv_b; V_B's rows follow those. */
+Test(kv_b, is_split_and_transposed)
+{
+    char *path = test_data_path("model/legacy-mla/fable-moe-legacy-mla-Q4_K_M.gguf");
+    if (path == NULL) {
+        cr_skip("model/legacy-mla is not there");
+    }
+    struct rig r = rig_open(path, 2, 3, 1);
+    const struct model_hparams *hp = &r.model->hp;
+    const struct tensor_source *src = &r.model->layer[1].src[SLOT_KV_B];
+    const struct weight *k_b = &r.store->layer[1][SLOT_K_B], *v_b = &r.store->layer[1][SLOT_V_B];
+    const struct format *f = format_find(src->format_id);
+    const size_t row_bytes = format_row_bytes(f, src->k);
+    uint8_t *row = malloc(row_bytes), *placed = malloc(MAX(row_bytes, hp->n_nope * 4));
+    float *value = malloc(src->k * sizeof *value), *got = malloc(hp->n_nope * sizeof *got);
+    cr_assert_eq(k_b->format_id, FORMAT_Q8_0);
+    cr_assert(k_b->n_mat == hp->n_head && k_b->n_row == hp->kv_lora_rank && k_b->k == hp->n_nope);
+    cr_assert_eq(v_b->format_id, src->format_id);
+    for (unsigned h = 0; h < hp->n_head; h++) {
+        const size_t first = h * (hp->n_nope + hp->n_v);
+        for (unsigned i = 0; i < hp->n_v; i++) {
+            gguf_read_tensor(r.model->gguf, src->whole, (first + hp->n_nope + i) * row_bytes,
+                             row_bytes, row, NULL);
+            placed_row(v_b, 2, h, i, placed);
+            cr_assert_arr_eq(placed, row, row_bytes, "head %u value row %u", h, i);
+        }
+        for (unsigned i = 0; i < hp->n_nope; i += 9) {
+            gguf_read_tensor(r.model->gguf, src->whole, (first + i) * row_bytes, row_bytes, row,
+                             NULL);
+            format_dequant_row(f, row, src->k, value);
+            for (unsigned c = 0; c < hp->kv_lora_rank; c++) {
+                placed_row(k_b, 2, h, c, placed);
+                format_dequant_row(k_b->format, placed, hp->n_nope, got);
+                float most = 0;
+                for (unsigned j = i / 32 * 32; j < i / 32 * 32 + 32; j++) {
+                    most = fmaxf(most, fabsf(got[j]));
+                }
+                /* Half a step of 8 bits, and the rounding of the step to half precision. */
+                cr_assert_float_eq(got[i], value[c], most / 127 * 0.6f + 1e-7f,
+                                   "head %u element %u, %u", h, c, i);
+            }
+        }
+    }
+    free(got);
+    free(value);
+    free(placed);
+    free(row);
+    rig_close(&r);
+    free(path);
+}
+
+/* ------------------------------------------------------------------ what can go wrong */
+
+struct progress {
+    unsigned n_call;
+    uint64_t done, total;
+};
+
+static void note_progress(void *arg, uint64_t done, uint64_t total)
+{
+    struct progress *p = arg;
+    cr_assert_geq(done, p->done);
+    p->n_call++;
+    p->done = done;
+    p->total = total;
+}
+
+static struct rig rig_unloaded(const char *path)
+{
+    struct rig r = {0};
+    cr_assert_eq(topo_load("pack:1 [numa(memory=64GiB)] core:2 pu:1", &r.topo, NULL), NUMOE_OK);
+    cr_assert_eq(pools_new(r.topo, 2, &r.pools, NULL), NUMOE_OK);
+    cr_assert_eq(model_open(path, &r.model, NULL), NUMOE_OK);
+    return r;
+}
+
+Test(load, progress_ends_at_the_total)
+{
+    char *path = test_src_path("model/fable/fable-moe-Q4_K_M.gguf");
+    struct rig r = rig_unloaded(path);
+    struct progress p = {0};
+    cr_assert_eq(store_load(r.model, r.topo, r.pools, note_progress, &p, &r.store, NULL), NUMOE_OK);
+    cr_assert_geq(p.n_call, 1);
+    cr_assert_eq(p.done, p.total);
+    cr_assert_eq(p.total, r.store->bytes);
+    cr_assert_geq(p.total, r.model->gguf->tensor_bytes);
+    rig_close(&r);
+    free(path);
+}
+
+Test(load, memory_limit_is_checked_first)
+{
+    char *path = test_src_path("model/fable/fable-moe-Q4_K_M.gguf");
+    struct rig r = rig_unloaded(path);
+    struct progress p = {0};
+    numoe_error err = {0};
+    struct store *store = NULL;
+    r.topo->memory_limit_bytes = 10 << 20;
+    cr_assert_eq(store_load(r.model, r.topo, r.pools, note_progress, &p, &store, &err),
+                 NUMOE_E_MEMORY);
+    cr_assert_not_null(strstr(err.text, "control group"), "%s", err.text);
+    cr_assert_null(store);
+    cr_assert_eq(p.n_call, 0, "nothing was read");
+    rig_close(&r);
+    free(path);
+}
+
+/* A file that shrinks after it was opened: the worker's error reaches the caller. */
+Test(load, read_error_is_forwarded)
+{
+    char *path = test_src_path("tests/data/fixtures/deepseek3-a/deepseek3-a-f32.gguf");
+    struct rig r = rig_unloaded(path);
+    numoe_error err = {0};
+    struct store *store = NULL;
+    const int empty = open("/dev/null", O_RDONLY);
+    cr_assert_geq(empty, 0);
+    cr_assert_geq(dup2(empty, r.model->gguf->part[0].fd), 0);
+    cr_assert_eq(store_load(r.model, r.topo, r.pools, NULL, NULL, &store, &err), NUMOE_E_FILE_OPEN,
+                 "%s", err.text);
+    cr_assert_not_null(strstr(err.text, ".weight"), "names the tensor: %s", err.text);
+    cr_assert_null(store);
+    close(empty);
+    rig_close(&r);
+    free(path);
+}
