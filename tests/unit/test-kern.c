@@ -26,26 +26,29 @@ static bool cpu_has_flag(const char *flag)
     return found;
 }
 
-/* What the kernel of the operating system says of this processor, and this build of its compiler.
- */
+#ifdef KERN_HAVE_AVX2
+#define BUILT_AVX2 true
+#else
+#define BUILT_AVX2 false
+#endif
+#ifdef KERN_HAVE_AVX512
+#define BUILT_AVX512 true
+#else
+#define BUILT_AVX512 false
+#endif
+
+/* What the operating system says of this processor, and the compiler of this build. */
 static bool isa_expected(const char *isa)
 {
     bool avx2 = cpu_has_flag("avx2") && cpu_has_flag("fma") && cpu_has_flag("f16c");
-    if (strcmp(isa, "ref") == 0) {
-        return true;
-    }
-#ifdef KERN_HAVE_AVX2
     if (strcmp(isa, "avx2") == 0) {
-        return avx2;
+        return BUILT_AVX2 && avx2;
     }
-#endif
-#ifdef KERN_HAVE_AVX512
     if (strcmp(isa, "avx512") == 0) {
-        return avx2 && cpu_has_flag("avx512f") && cpu_has_flag("avx512bw") &&
+        return BUILT_AVX512 && avx2 && cpu_has_flag("avx512f") && cpu_has_flag("avx512bw") &&
                cpu_has_flag("avx512vl") && cpu_has_flag("avx512dq") && cpu_has_flag("avx512_vnni");
     }
-#endif
-    return false;
+    return true;
 }
 
 Test(kern, best_table_is_chosen)
