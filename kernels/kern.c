@@ -11,7 +11,6 @@
 #include "kernels/isa.h"
 
 #pragma weak kern_avx2_fill
-#pragma weak kern_avx512_fill
 
 #if defined(KERN_HAVE_AVX2) || defined(KERN_HAVE_AVX512)
 #include <cpuid.h>
