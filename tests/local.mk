@@ -2,7 +2,7 @@
 # programs print TAP themselves.
 unit_tests += tests/unit/test-base
 unit_tests += tests/unit/test-format tests/unit/test-kern tests/unit/test-kern-vector
-unit_tests += tests/unit/test-tokenizer
+unit_tests += tests/unit/test-tokenizer tests/unit/test-chat
 unit_tests += tests/unit/test-gguf tests/unit/test-model
 unit_tests += tests/unit/test-topo tests/unit/test-pool tests/unit/test-arena
 unit_tests += tests/unit/test-dense tests/unit/test-experts tests/unit/test-step tests/unit/test-store
@@ -19,23 +19,29 @@ EXTRA_DIST += tests/unit/ggufbuild.h tests/unit/tinymodel.h
 EXTRA_DIST += tests/unit/npy.h tests/unit/rig.h
 
 # ------------------------------------------------------------------ programs without Criterion
-plain_tests = tests/stress/stress-pool tests/fuzz/replay-gguf
+plain_tests = tests/stress/stress-pool tests/fuzz/replay-gguf tests/fuzz/replay-tokenizer
 
 tests_fuzz_replay_gguf_SOURCES = tests/fuzz/replay.c tests/fuzz/fuzz-gguf.c
 tests_fuzz_replay_gguf_CPPFLAGS = $(AM_CPPFLAGS) -DTEST_CORPUS='"tests/fuzz/corpus-gguf"'
 EXTRA_DIST += tests/fuzz/corpus-gguf
 
+tests_fuzz_replay_tokenizer_SOURCES = tests/fuzz/replay.c tests/fuzz/fuzz-tokenizer.c
+tests_fuzz_replay_tokenizer_CPPFLAGS = $(AM_CPPFLAGS) -DTEST_CORPUS='"tests/fuzz/corpus-tokenizer"'
+EXTRA_DIST += tests/fuzz/corpus-tokenizer
+
 # Writes the seeds of the corpus.
-EXTRA_PROGRAMS += tests/fuzz/make-corpus-gguf
+EXTRA_PROGRAMS += tests/fuzz/make-corpus-gguf tests/fuzz/make-corpus-tokenizer
 
 # ------------------------------------------------------------------ fuzzing
 FUZZ_SECONDS = 60
-fuzz_programs = tests/fuzz/fuzz-gguf
+fuzz_programs = tests/fuzz/fuzz-gguf tests/fuzz/fuzz-tokenizer
 
 if FUZZING
 EXTRA_PROGRAMS += $(fuzz_programs)
 tests_fuzz_fuzz_gguf_SOURCES = tests/fuzz/fuzz-gguf.c
 tests_fuzz_fuzz_gguf_LDFLAGS = $(AM_LDFLAGS) $(FUZZ_FLAGS)
+tests_fuzz_fuzz_tokenizer_SOURCES = tests/fuzz/fuzz-tokenizer.c
+tests_fuzz_fuzz_tokenizer_LDFLAGS = $(AM_LDFLAGS) $(FUZZ_FLAGS)
 
 # What is found anew stays in the build, in tests/fuzz/fuzz-X.found.
 fuzz: $(fuzz_programs)
