@@ -22,25 +22,7 @@
 
 #include "base/clock.h"
 
-#define PHASE_MASK     0x7fffffffu
 #define SPINS_PER_LOOK 16 /* pauses between looks at the clock: some 100 ns to 1 us */
-
-static inline void relax(void)
-{
-#if defined(__x86_64__) || defined(__i386__)
-    __builtin_ia32_pause();
-#elif defined(__aarch64__)
-    __asm__ volatile("yield");
-#else
-    atomic_signal_fence(memory_order_seq_cst);
-#endif
-}
-
-static inline _Bool is_open(struct gate_word *word, uint32_t phase)
-{
-    uint32_t now = atomic_load_explicit(&word->phase_parked, memory_order_acquire);
-    return now >> 1 == (phase & PHASE_MASK);
-}
 
 static void futex(atomic_uint *word, int op, uint32_t value)
 {
@@ -48,15 +30,15 @@ static void futex(atomic_uint *word, int op, uint32_t value)
     syscall(SYS_futex, word, op, value, NULL, NULL, 0);
 }
 
-static void sleep_until_open(struct gate_word *word, uint32_t phase)
+void gate_sleep(struct gate_word *word, uint32_t phase)
 {
     for (;;) {
         uint32_t now = atomic_fetch_or_explicit(&word->phase_parked, 1, memory_order_acquire);
-        if (now >> 1 == (phase & PHASE_MASK)) {
+        if (now >> 1 == (phase & GATE_PHASE_MASK)) {
             return; /* the bit stays behind: one needless wake-up call */
         }
         futex(&word->phase_parked, FUTEX_WAIT_PRIVATE, now | 1);
-        if (is_open(word, phase)) {
+        if (gate_is_open(word, phase)) {
             return;
         }
     }
@@ -64,14 +46,14 @@ static void sleep_until_open(struct gate_word *word, uint32_t phase)
 
 void gate_wait(struct gate_word *word, uint32_t phase, const struct gate_patience *patience)
 {
-    if (is_open(word, phase)) {
+    if (gate_is_open(word, phase)) {
         return;
     }
     uint64_t start = clock_ns(), waited = 0;
     while (waited < patience->spin_ns) {
         for (int i = 0; i < SPINS_PER_LOOK; i++) {
-            relax();
-            if (is_open(word, phase)) {
+            gate_relax();
+            if (gate_is_open(word, phase)) {
                 return;
             }
         }
@@ -79,17 +61,17 @@ void gate_wait(struct gate_word *word, uint32_t phase, const struct gate_patienc
     }
     while (waited < patience->yield_ns) {
         sched_yield();
-        if (is_open(word, phase)) {
+        if (gate_is_open(word, phase)) {
             return;
         }
         waited = clock_ns() - start;
     }
-    sleep_until_open(word, phase);
+    gate_sleep(word, phase);
 }
 
 void gate_open(struct gate_word *word, uint32_t phase)
 {
-    uint32_t before = atomic_exchange_explicit(&word->phase_parked, (phase & PHASE_MASK) << 1,
+    uint32_t before = atomic_exchange_explicit(&word->phase_parked, (phase & GATE_PHASE_MASK) << 1,
                                                memory_order_acq_rel);
     if (before & 1) {
         futex(&word->phase_parked, FUTEX_WAKE_PRIVATE, INT_MAX);

@@ -13,22 +13,33 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/knob.h"
 #include "base/log.h"
 #include "base/mem.h"
 #include "numa/arena.h"
 #include "numa/pool_gate.h"
+#include "numa/strand.h"
 
 #define STACK_BYTES ((size_t)1 << 20) /* not RLIMIT_STACK, which may be 64 KiB or unlimited */
+
+/* One thread and the workers it runs: usually one, several where there are more workers than CPUs.
+ */
+struct pool_thread {
+    struct pools *pools;
+    uint32_t ig0, ig1;
+    struct strands *strands; /* NULL for one worker */
+    pthread_t id;
+};
 
 struct pools {
     const struct topo *topo;
     unsigned n_node, n_worker;
-    struct pool_gate **gate;   /* [n_node] */
-    struct node_arena **arena; /* [n_node], holds the gate */
-    struct worker *worker;     /* [n_worker], as they begin; each thread has a copy of its own */
-    pthread_t *thread;         /* [n_worker] */
-    unsigned n_thread;         /* started */
-    atomic_int pin_error;      /* an errno of some worker that could not be pinned */
+    struct pool_gate **gate;    /* [n_node] */
+    struct node_arena **arena;  /* [n_node], holds the gate */
+    struct worker *worker;      /* [n_worker], as they begin; each runs on a copy of its own */
+    struct pool_thread *thread; /* [n_thread] */
+    unsigned n_thread, n_started;
+    atomic_int pin_error; /* an errno of some worker that could not be pinned */
     struct gate_patience barrier_patience, idle_patience, caller_patience;
     pool_fn *fn; /* Sync: written before start opens, read after; NULL: end */
     void *arg;
@@ -90,31 +101,65 @@ static void fill_workers(struct pools *pools, const unsigned *nw)
     }
 }
 
-/* Spinning is quick while every worker has a CPU; otherwise it takes the CPU from the one that is
+/* Spinning is quick while every thread has a CPU; otherwise it takes the CPU from the one that is
  * waited for. The caller of pools_run has no CPU of its own in either case. */
 static void set_patience(struct pools *pools)
 {
-    bool crowded = pools->n_worker > pools->topo->n_runnable;
-    bool spare = pools->n_worker < pools->topo->n_runnable;
+    bool crowded = pools->n_thread > pools->topo->n_runnable;
+    bool spare = pools->n_thread < pools->topo->n_runnable;
     pools->barrier_patience = crowded
-                                  ? (struct gate_patience){.spin_ns = 0, .yield_ns = 50000}
-                                  : (struct gate_patience){.spin_ns = 100000, .yield_ns = 300000};
+                                  ? (struct gate_patience){.spin_ns = 0, .yield_ns = 20000}
+                                  : (struct gate_patience){.spin_ns = 30000, .yield_ns = 300000};
     pools->idle_patience = crowded ? (struct gate_patience){.spin_ns = 0, .yield_ns = 20000}
                                    : (struct gate_patience){.spin_ns = 20000, .yield_ns = 200000};
     pools->caller_patience = (struct gate_patience){.spin_ns = spare ? 20000 : 0};
 }
 
+static numoe_status count_threads(struct pools *pools, numoe_error *err)
+{
+    unsigned n = pools->topo->n_runnable;
+    FORWARD_IF(knob_uint("NUMOE_POOL_THREADS", 1, POOL_MAX_WORKER, &n, err));
+    pools->n_thread = strands_supported() ? MIN(pools->n_worker, n) : pools->n_worker;
+    return NUMOE_OK;
+}
+
 /* ------------------------------------------------------------------ workers */
 
-static void pin(const struct worker *w)
+/* A worker with a thread of its own runs on its core; several on one thread, or more threads than
+ * PUs, run anywhere on their nodes. */
+static int pin(const struct pool_thread *thread)
 {
-    const struct topo *topo = w->pools->topo;
-    const struct topo_node *node = &topo->node[w->in];
-    bool shared = w->nw > node->n_pu; /* then the kernel moves them within the node */
-    int error = topo->world->pin(topo->world, shared ? node->pu : &node->pu[w->iw],
-                                 shared ? node->n_pu : 1);
-    if (error) {
-        atomic_store_explicit(&w->pools->pin_error, error, memory_order_relaxed);
+    const struct topo *topo = thread->pools->topo;
+    const struct worker *first = &thread->pools->worker[thread->ig0];
+    const struct worker *last = &thread->pools->worker[thread->ig1 - 1];
+    const struct topo_node *node = &topo->node[first->in];
+    if (first == last && first->nw <= node->n_pu) {
+        return topo->world->pin(topo->world, &node->pu[first->iw], 1);
+    }
+    unsigned *pu = NULL, n = 0;
+    for (unsigned in = first->in; in <= last->in; in++) {
+        node = &topo->node[in];
+        if (mem_grow(&pu, n + node->n_pu, sizeof(*pu), "list of CPUs", NULL) != NUMOE_OK) {
+            mem_free(pu);
+            return ENOMEM;
+        }
+        memcpy(pu + n, node->pu, node->n_pu * sizeof(*pu));
+        n += node->n_pu;
+    }
+    int error = topo->world->pin(topo->world, pu, n);
+    mem_free(pu);
+    return error;
+}
+
+/* All workers pass the same starts and barriers of all, and between two of them those of their
+ * node. */
+static void wait_at(const struct worker *w, struct gate_word *word, uint32_t phase,
+                    bool is_node_gate, const struct gate_patience *patience)
+{
+    if (w->strands) {
+        strands_wait(w->strands, word, phase, 2 * w->n_gate + !is_node_gate, patience);
+    } else {
+        gate_wait(word, phase, patience);
     }
 }
 
@@ -126,38 +171,71 @@ static void finish(const struct worker *w, uint32_t run)
     }
 }
 
-static void *worker_main(void *start)
+static void work(void *start)
 {
     struct worker w = *(const struct worker *)start;
     struct pools *pools = w.pools;
-    pin(&w);
     uint32_t run = 1; /* being ready counts as the first run */
     for (finish(&w, run++);; finish(&w, run++)) {
-        gate_wait(&w.gate->start, run, &pools->idle_patience);
+        wait_at(&w, &w.gate->start, run, false, &pools->idle_patience);
+        w.n_gate++;
         if (pools->fn == NULL) {
-            return NULL;
+            return;
         }
         pools->fn(&w, pools->arg);
     }
 }
 
+static void *thread_main(void *arg)
+{
+    struct pool_thread *thread = arg;
+    struct worker *first = &thread->pools->worker[thread->ig0];
+    int error = pin(thread);
+    if (error) {
+        atomic_store_explicit(&thread->pools->pin_error, error, memory_order_relaxed);
+    }
+    if (thread->strands) {
+        strands_run(thread->strands, work, first, sizeof(*first));
+    } else {
+        work(first);
+    }
+    return NULL;
+}
+
 /* ------------------------------------------------------------------ life */
 
-static numoe_status start_thread(struct pools *pools, unsigned ig, const pthread_attr_t *attr,
-                                 numoe_error *err)
+/* Workers in order, as evenly as possible, so that threads keep to one node where they can. */
+static numoe_status deal_threads(struct pools *pools, numoe_error *err)
 {
-    struct worker *w = &pools->worker[ig];
-    int error = pthread_create(&pools->thread[ig], attr, worker_main, w);
+    for (unsigned it = 0; it < pools->n_thread; it++) {
+        struct pool_thread *thread = &pools->thread[it];
+        thread->pools = pools;
+        share_static(pools->n_worker, it, pools->n_thread, &thread->ig0, &thread->ig1);
+        if (thread->ig1 - thread->ig0 > 1) {
+            FORWARD_IF(strands_new(thread->ig1 - thread->ig0, &thread->strands, err));
+        }
+        for (uint32_t ig = thread->ig0; ig < thread->ig1; ig++) {
+            pools->worker[ig].strands = thread->strands;
+        }
+    }
+    return NUMOE_OK;
+}
+
+static numoe_status start_thread(struct pools *pools, const pthread_attr_t *attr, numoe_error *err)
+{
+    struct pool_thread *thread = &pools->thread[pools->n_started];
+    const struct worker *w = &pools->worker[thread->ig0];
+    int error = pthread_create(&thread->id, attr, thread_main, thread);
     if (error) {
         return status_fail(err, NUMOE_E_MEMORY,
                            "worker %u of %u: cannot start a thread: %s (see ulimit -u and the "
                            "control group's pids.max)",
-                           ig + 1, pools->n_worker, strerror(error));
+                           w->ig + 1, pools->n_worker, strerror(error));
     }
-    pools->n_thread = ig + 1;
+    pools->n_started++;
     char name[16];
     snprintf(name, sizeof(name), "numoe-n%uw%u", w->in % 1000, w->iw % 10000);
-    pthread_setname_np(pools->thread[ig], name);
+    pthread_setname_np(thread->id, name);
     return NUMOE_OK;
 }
 
@@ -170,8 +248,8 @@ static numoe_status start_threads(struct pools *pools, numoe_error *err)
     pthread_attr_setstacksize(&attr, STACK_BYTES);
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before); /* inherited by the workers */
-    for (unsigned ig = 0; st == NUMOE_OK && ig < pools->n_worker; ig++) {
-        st = start_thread(pools, ig, &attr, err);
+    while (st == NUMOE_OK && pools->n_started < pools->n_thread) {
+        st = start_thread(pools, &attr, err);
     }
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     pthread_attr_destroy(&attr);
@@ -195,13 +273,15 @@ static numoe_status start(struct pools *pools, numoe_error *err)
     unsigned nw[TOPO_MAX_NODE] = {0};
     const char *what = "worker pools";
     deal_workers(pools->topo, pools->n_worker, nw);
+    FORWARD_IF(count_threads(pools, err));
     set_patience(pools);
     FORWARD_IF(mem_new(&pools->gate, pools->n_node, sizeof(*pools->gate), what, err));
     FORWARD_IF(mem_new(&pools->arena, pools->n_node, sizeof(*pools->arena), what, err));
     FORWARD_IF(mem_new(&pools->worker, pools->n_worker, sizeof(*pools->worker), what, err));
-    FORWARD_IF(mem_new(&pools->thread, pools->n_worker, sizeof(*pools->thread), what, err));
+    FORWARD_IF(mem_new(&pools->thread, pools->n_thread, sizeof(*pools->thread), what, err));
     FORWARD_IF(new_gates(pools, nw, err));
     fill_workers(pools, nw);
+    FORWARD_IF(deal_threads(pools, err));
     FORWARD_IF(start_threads(pools, err));
     pools->run = 1;
     gate_wait(&pools->done, pools->run, &pools->caller_patience);
@@ -258,13 +338,16 @@ void pools_free(struct pools *pools)
     if (pools == NULL) {
         return;
     }
-    if (pools->n_thread > 0) {
+    if (pools->n_started > 0) {
         pools->run = MAX(pools->run, 1u); /* also where not all could be started */
         pools->fn = NULL;
         open_start(pools);
     }
-    for (unsigned ig = 0; ig < pools->n_thread; ig++) {
-        pthread_join(pools->thread[ig], NULL);
+    for (unsigned it = 0; it < pools->n_started; it++) {
+        pthread_join(pools->thread[it].id, NULL);
+    }
+    for (unsigned it = 0; pools->thread && it < pools->n_thread; it++) {
+        strands_free(pools->thread[it].strands);
     }
     for (unsigned in = 0; pools->arena && in < pools->n_node; in++) {
         node_arena_free(pools->arena[in]);
@@ -312,7 +395,7 @@ void worker_node_barrier(struct worker *w)
     if (gate_arrive(&gate->node_here, phase, w->nw)) {
         gate_open(&gate->node_go, phase);
     } else {
-        gate_wait(&gate->node_go, phase, &w->pools->barrier_patience);
+        wait_at(w, &gate->node_go, phase, true, &w->pools->barrier_patience);
     }
 }
 
@@ -326,6 +409,7 @@ void worker_all_barrier(struct worker *w)
             gate_open(&pools->gate[in]->all_go, phase);
         }
     } else {
-        gate_wait(&w->gate->all_go, phase, &pools->barrier_patience);
+        wait_at(w, &w->gate->all_go, phase, false, &pools->barrier_patience);
     }
+    w->n_gate++;
 }

@@ -2,8 +2,9 @@
  *
  * pools_run() starts fn on every worker of every node and returns when all have finished. Inside,
  * workers meet at barriers and divide work with share_next(). Between runs workers spin briefly, then
- * park on a futex; a parked pool uses no CPU. With more workers than CPUs, waiting yields early, so
- * nothing collapses.
+ * park on a futex; a parked pool uses no CPU. With more workers than CPUs, workers share threads: one
+ * that waits at a barrier makes room for the next, so nothing collapses. Therefore workers wait for each
+ * other only at barriers, never in loops of their own.
  *
  * Barriers are hierarchical: within the node on node-local cache lines, then one line per node.
  */
@@ -28,14 +29,18 @@ struct worker {
     unsigned ig, ng;      /* its index over all nodes, of how many */
     struct pools *pools;
     struct pool_gate *gate;
-    uint32_t share_epoch; /* private to share_* and barriers */
+    struct strands *strands; /* private to barriers: NULL with a thread of its own */
     uint32_t node_phase, all_phase;
+    uint64_t n_gate;         /* starts and barriers of all that it has passed */
+    uint32_t share_epoch;    /* private to share_* */
 };
 
 /* n_worker 0: one per allowed core, and never more than the CPU quota. Otherwise that many, dealt to
  * nodes in proportion to their cores (every node keeps at least one; fewer workers than nodes: the
  * first nodes only). More workers than cores is allowed: cores are shared. Workers block all signals,
- * so that the host program's handlers run on its own threads. topo must outlive the pools. */
+ * so that the host program's handlers run on its own threads. topo must outlive the pools.
+ * NUMOE_POOL_THREADS in the environment: at most that many threads (1: all workers take turns on one;
+ * 4096: one each); otherwise as many as can run at a time. */
 numoe_status pools_new(const struct topo *topo, unsigned n_worker, struct pools **out,
                        numoe_error *err);
 void pools_free(struct pools *pools);

@@ -297,6 +297,7 @@ Test(pool, every_item_is_handed_out_once_with_delays)
 {
     static const unsigned n_workers[] = {2, 3, 5, 8};
     struct topo *t = load_nodes(2);
+    setenv("NUMOE_POOL_THREADS", "4096", 1); /* real threads: delays must let others run ahead */
     for (size_t i = 0; i < ARRAY_LEN(n_workers); i++) {
         struct pools *pools = start(t, n_workers[i]);
         check_share(pools, 33, 1, true);
@@ -419,20 +420,48 @@ static void step_phases(struct worker *w, void *arg)
     }
 }
 
+static void check_phases(unsigned n_node, unsigned n_worker)
+{
+    struct topo *t = load_nodes(n_node);
+    struct phases p = {0};
+    struct pools *pools = start(t, n_worker);
+    pools_run(pools, step_phases, &p);
+    pools_run(pools, step_phases, &p);
+    cr_expect_eq(p.bad, 0, "%u workers on %u nodes", n_worker, n_node);
+    pools_free(pools);
+    topo_free(t);
+}
+
 Test(pool, barriers_separate_phases)
 {
     for (unsigned n_node = 1; n_node <= 8; n_node *= 2) {
-        struct topo *t = load_nodes(n_node);
         for (unsigned n_worker = 1; n_worker <= 17; n_worker += 4) {
-            struct phases p = {0};
-            struct pools *pools = start(t, n_worker);
-            pools_run(pools, step_phases, &p);
-            pools_run(pools, step_phases, &p);
-            cr_expect_eq(p.bad, 0, "%u workers on %u nodes", n_worker, n_node);
-            pools_free(pools);
+            check_phases(n_node, n_worker);
         }
-        topo_free(t);
     }
+}
+
+/* All workers on one thread; threads whose workers belong to several nodes; a thread for each. */
+Test(pool, barriers_separate_phases_on_any_number_of_threads)
+{
+    static const char *const n_thread[] = {"1", "2", "3", "5", "4096"};
+    for (size_t i = 0; i < ARRAY_LEN(n_thread); i++) {
+        setenv("NUMOE_POOL_THREADS", n_thread[i], 1);
+        check_phases(1, 6);
+        check_phases(3, 7);
+        check_phases(8, 13);
+    }
+}
+
+Test(pool, number_of_threads_is_checked)
+{
+    struct topo *t = load_nodes(1);
+    struct pools *pools = NULL;
+    numoe_error err;
+    setenv("NUMOE_POOL_THREADS", "0", 1);
+    cr_expect_eq(pools_new(t, 2, &pools, &err), NUMOE_E_INPUT);
+    cr_expect(strstr(err.text, "NUMOE_POOL_THREADS"), "%s", err.text);
+    topo_free(t);
 }
 
 /* Nodes meet on their own, a different number of times each, and then all together. */
