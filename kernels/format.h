@@ -5,18 +5,17 @@
  * GGUF specification (ggml's block structs).
  *
  * Packed *panels*: PANEL_ROWS rows are interleaved so that one vector register serves 16 rows. Per
- * block, each field of the block (scales, quants, ...) is cut into units of `unit` bytes, and unit u
- * of rows 0..15 stand side by side:
+ * block, each field of the block (scales, quants, ...) is cut into units of `unit` bytes, and unit
+ * u of rows 0..15 stand side by side:
  *
  *     block of a row:     d(2) | qs(32)                                     Q8_0, 34 bytes
  *     block of a panel:   d0 d1 .. d15 | q0[0..3] q1[0..3] .. q15[0..3] | q0[4..7] q1[4..7] ..
  *
  * A panel has the bytes of its 16 rows exactly, re-arranged; panels of a matrix follow each other.
- * Fields stand in the order of the table, scales first: units of 2 for f16, of 1 for the scale bytes
- * of K-quants, of 4 for quants (a 32-bit lane per row). F32, F16 and BF16 have blocks of one element:
- * element k of 16 rows stands side by side.
- * A last panel with fewer rows is filled up with zero bytes, and a zero block is zero in every
- * format that can be packed.
+ * Fields stand in the order of the table, scales first: units of 2 for f16, of 1 for the scale
+ * bytes of K-quants, of 4 for quants (a 32-bit lane per row). F32, F16 and BF16 have blocks of one
+ * element: element k of 16 rows stands side by side. A last panel with fewer rows is filled up with
+ * zero bytes, and a zero block is zero in every format that can be packed.
  */
 #ifndef NUMOE_KERNELS_FORMAT_H
 #define NUMOE_KERNELS_FORMAT_H
@@ -28,6 +27,7 @@
 #define PANEL_ROWS 16u
 
 /* Values are the type ids of the GGUF format. */
+/* clang-format off */
 enum format_id {
     FORMAT_F32 = 0, FORMAT_F16 = 1, FORMAT_Q4_0 = 2, FORMAT_Q4_1 = 3,
     FORMAT_Q5_0 = 6, FORMAT_Q5_1 = 7, FORMAT_Q8_0 = 8, FORMAT_Q8_1 = 9,
@@ -38,6 +38,7 @@ enum format_id {
     FORMAT_F64 = 28, FORMAT_IQ1_M = 29, FORMAT_BF16 = 30, FORMAT_TQ1_0 = 34, FORMAT_TQ2_0 = 35,
     FORMAT_MXFP4 = 39, FORMAT_NVFP4 = 40, FORMAT_Q1_0 = 41, FORMAT_MAX = 64,
 };
+/* clang-format on */
 
 struct format_field {
     uint16_t offset, bytes; /* within a block */
@@ -48,8 +49,8 @@ struct format_field {
  *
  *     x[i] = d * scale[i / 16] * q[i] - dmin * min[i / 16]
  *
- * with the scales of 32 elements standing twice. d * scale * q is exact in float. scale is 1 where a
- * format has but one, min and dmin are 0 where it has none. Formats that offset their scales or
+ * with the scales of 32 elements standing twice. d * scale * q is exact in float. scale is 1 where
+ * a format has but one, min and dmin are 0 where it has none. Formats that offset their scales or
  * quants are brought to this form by powers of two: IQ1 has q = 8 * grid +- 1 and d / 8. */
 struct format_ints {
     float d, dmin;
@@ -58,10 +59,10 @@ struct format_ints {
 };
 
 struct format {
-    const char *name;       /* "Q4_K" */
+    const char *name; /* "Q4_K" */
     uint16_t block_elems, block_bytes;
-    bool computable;        /* dequantization, packing and a matrix kernel exist */
-    bool fast;              /* more than the reference kernel exists on AVX2 and later */
+    bool computable;              /* dequantization, packing and a matrix kernel exist */
+    bool fast;                    /* more than the reference kernel exists on AVX2 and later */
     struct format_field field[6]; /* in the order they have in a panel */
     void (*decode)(const void *block, struct format_ints *out); /* NULL for F32, F16, BF16 */
 };
@@ -93,7 +94,10 @@ float format_f16_to_f32(uint16_t h);
 uint16_t format_f32_to_f16(float f); /* round to nearest even */
 static inline float format_bf16_to_f32(uint16_t h)
 {
-    union { uint32_t u; float f; } v = { (uint32_t)h << 16 };
+    union {
+        uint32_t u;
+        float f;
+    } v = {(uint32_t)h << 16};
     return v.f;
 }
 

@@ -2,37 +2,38 @@
  *
  * The contract, for whoever writes another instruction set:
  *
- *  - Every function is pure: no allocation, no threads, no failure, no errno. Preconditions are proved
- *    when weights are bound.
- *  - **Bit-identical by construction.** On one instruction set, an output element depends only on its
- *    own inputs: never on how many tokens, rows or elements the call covers, on where in the call it
- *    stands (vector body or tail), or on alignment. So y[r, t] is accumulated in one fixed order
- *    (blocks of K ascending) whether T is 1 or 512 and wherever the row range begins. Tails are done
- *    with masks, or with scalar code that is bit-equal to the vector code.
+ *  - Every function is pure: no allocation, no threads, no failure, no errno. Preconditions are
+ *    proved when weights are bound.
+ *  - **Bit-identical by construction.** On one instruction set, an output element depends only on
+ *    its own inputs: never on how many tokens, rows or elements the call covers, on where in the
+ *    call it stands (vector body or tail), or on alignment. So y[r, t] is accumulated in one fixed
+ *    order (blocks of K ascending) whether T is 1 or 512 and wherever the row range begins. Tails
+ *    are done with masks, or with scalar code that is bit-equal to the vector code.
  *  - Across instruction sets integer parts are equal; only float rounding differs.
  *  - Nothing is read or written outside the stated ranges.
- *  - Quantized weights meet int8 activations (one scale per 32 elements); F32, F16 and BF16 weights meet
- *    float activations, and are computed in float.
+ *  - Quantized weights meet int8 activations (one scale per 32 elements); F32, F16 and BF16 weights
+ *    meet float activations, and are computed in float.
  *
  * What a matmul computes, for every row and token, K ascending (names of struct format_ints):
  *
- *     F32, F16, BF16   acc += w[k] * x[k]                                one accumulator, k = 0, 1, ..
+ *     F32, F16, BF16   acc += w[k] * x[k]                   one accumulator, k = 0, 1, ..
  *     quantized        for each block of the format:
  *                          t = u = 0
- *                          for each group g of 32 elements of the block, with its halves h of 16:
+ *                          for each group g of 32 elements of the block, in halves h of 16:
  *                              t += xd[g] * (float)(sum over h of scale[h] * (sum of q * xq))
  *                              u += xd[g] * (float)(sum over h of min[h] * xs[h])
  *                          acc += d * t
- *                          acc -= dmin * u                               formats with minima only
+ *                          acc -= dmin * u                  formats with minima only
  *
- * The integers in parentheses are exact and below 2^24 in every format, so their floats are exact too,
- * and it is free how they are come by: scales of 32 elements may be applied once or to a float, an
- * offset of unsigned quants may be taken back through xs (q - 32 as q, less 32 * xs). Each += may be
- * fused or not, but the same way everywhere in one instruction set; t and u begin with a product.
- * Non-finite activations give NaN.
+ * The integers in parentheses are exact and below 2^24 in every format, so their floats are exact
+ * too, and it is free how they are come by: scales of 32 elements may be applied once or to a
+ * float, an offset of unsigned quants may be taken back through xs (q - 32 as q, less 32 * xs).
+ * Each += may be fused or not, but the same way everywhere in one instruction set; t and u begin
+ * with a product. Non-finite activations give NaN.
  *
- * Functions are filled reference first (kernels/ref), then overridden (kernels/avx2, kernels/avx512),
- * so an entry that nobody made fast still works. NUMOE_ISA=ref|avx2|avx512 forces a ceiling.
+ * Functions are filled reference first (kernels/ref), then overridden (kernels/avx2,
+ * kernels/avx512), so an entry that nobody made fast still works. NUMOE_ISA=ref|avx2|avx512 forces
+ * one of them.
  */
 #ifndef NUMOE_KERNELS_KERN_H
 #define NUMOE_KERNELS_KERN_H
@@ -40,22 +41,24 @@
 #include "base/status.h"
 #include "kernels/format.h"
 
-/* Activations of n tokens, [n, K] row-major. A holder has room for both forms and fills the one that
- * the weights which read it need (kern_act_kind). */
+/* Activations of n tokens, [n, K] row-major. A holder has room for both forms and fills the one
+ * that the weights which read it need (kern_act_kind). */
 enum kern_act_kind { KERN_ACT_F32, KERN_ACT_Q8 };
 
 struct kern_act {
-    unsigned k;        /* K */
-    const float *f;    /* [n, K]                                    KERN_ACT_F32 */
-    const int8_t *q;   /* [n, K] in [-127, 127], 64-byte aligned    KERN_ACT_Q8 */
-    const float *d;    /* [n, K/32] scale of 32 elements: x = d * q     xd in the formulas */
-    const int16_t *s;  /* [n, K/16] sum of 16 q                         xs */
+    unsigned k;       /* K */
+    const float *f;   /* [n, K]                                    KERN_ACT_F32 */
+    const int8_t *q;  /* [n, K] in [-127, 127], 64-byte aligned    KERN_ACT_Q8 */
+    const float *d;   /* [n, K/32] scale of 32 elements: x = d * q     xd in the formulas */
+    const int16_t *s; /* [n, K/16] sum of 16 q                         xs */
 };
-/* Row t of each array begins at t * (its row length); K % 32 == 0 for Q8 (K % block_elems always). */
+/* Row t of each array begins at t * (its row length). K is a multiple of block_elems, and of 32 for
+ * Q8. */
 
-/* y[yi(t) * ldy + r] = sum over k of W[r, k] * x[xi(t), k]   for r in [0, n_row), t in [0, n_token).
- * panels: ceil(n_row / 16) packed panels, 64-byte aligned. xi, yi: [n_token], NULL is the identity.
- * Rows n_row.. of the last panel are zero blocks and are written nowhere. No overlap. */
+/* y[yi(t) * ldy + r] = sum over k of W[r, k] * x[xi(t), k]
+ * for r in [0, n_row), t in [0, n_token). panels: ceil(n_row / 16) packed panels, 64-byte aligned.
+ * xi, yi: [n_token], NULL is the identity. Rows n_row.. of the last panel are zero blocks and are
+ * written nowhere. No overlap. */
 typedef void kern_matmul_fn(const void *panels, unsigned n_row, const struct kern_act *x,
                             const uint32_t *xi, const uint32_t *yi, unsigned n_token, float *y,
                             size_t ldy);
@@ -75,19 +78,23 @@ struct kern {
      * fixed order. */
     void (*rmsnorm)(const float *x, const float *w, size_t n, float eps, float *y);
 
-    void (*add)(float *y, const float *x, size_t n);                   /* y += x */
-    void (*axpy)(float *y, float a, const float *x, size_t n);         /* y += a * x */
-    void (*scale)(float *y, float a, size_t n);                        /* y *= a */
+    void (*add)(float *y, const float *x, size_t n);           /* y += x */
+    void (*axpy)(float *y, float a, const float *x, size_t n); /* y += a * x */
+    void (*scale)(float *y, float a, size_t n);                /* y *= a */
 
-    /* Through the exponential of kernels/expf.h. NaN gives NaN; sigmoid is 0 and 1 at the infinities,
-     * silu(-inf) is NaN. */
-    void (*silu_mul)(const float *g, const float *u, size_t n, float *y); /* y = silu(g) * u; y may be g or u */
-    /* gpt-oss: g = min(g, limit), u = clamp(u, +-limit); y = (u + 1) * (g * sigmoid(alpha * g)) */
-    void (*swiglu_oai)(const float *g, const float *u, size_t n, float alpha, float limit, float *y);
-    void (*sigmoid)(const float *x, size_t n, float *y);               /* y may be x */
+    /* Through the exponential of kernels/expf.h. NaN gives NaN; sigmoid is 0 and 1 at the
+     * infinities, silu(-inf) is NaN. y may be an input.
+     * silu_mul: y = g * sigmoid(g) * u
+     * swiglu_oai (gpt-oss): g = min(g, limit), u = clamp(u, +-limit);
+     *                       y = (u + 1) * (g * sigmoid(alpha * g)) */
+    void (*silu_mul)(const float *g, const float *u, size_t n, float *y);
+    void (*swiglu_oai)(const float *g, const float *u, size_t n, float alpha, float limit,
+                       float *y);
+    void (*sigmoid)(const float *x, size_t n, float *y);
 
     /* Attention over one chunk of a KV cache whose rows are f32 or f16, ldk elements apart.
-     * s[h * lds + p] = q[h * ldq + :] . k[p * ldk + :]   h in [0, n_head), p in [0, n_pos), length n. */
+     * s[h * lds + p] = q[h * ldq + :] . k[p * ldk + :]   over n elements
+     * for h in [0, n_head), p in [0, n_pos). */
     void (*attn_qk)(const float *q, size_t ldq, unsigned n_head, const void *k, bool k_is_f16,
                     size_t ldk, unsigned n_pos, unsigned n, float *s, size_t lds);
     /* In place s = exp(s - max(s)) over [0, n_pos); returns the max and the sum in *max, *sum.
@@ -106,7 +113,7 @@ struct kern {
  * unknown name, NUMOE_E_SUPPORT where the processor lacks it). Any thread; *out lives for ever. */
 numoe_status kern_select(const struct kern **out, numoe_error *err);
 
-/* The table of one instruction set, NULL if unknown or not executable here (for tests and benches). */
+/* For tests and benches: the table of one instruction set, NULL if not known or executable here. */
 const struct kern *kern_find(const char *isa);
 
 /* What activations a weight format is multiplied with. */

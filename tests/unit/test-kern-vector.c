@@ -63,6 +63,13 @@ static void run_swiglu_oai(const struct kern *kern, const float *a, const float 
     kern->swiglu_oai(a, b, n, oai_alpha, oai_limit, y);
 }
 
+static void run_swiglu_oai_into_g(const struct kern *kern, const float *a, const float *b, size_t n,
+                                  float *y)
+{
+    memcpy(y, a, n * sizeof(float));
+    kern->swiglu_oai(y, b, n, oai_alpha, oai_limit, y);
+}
+
 static void run_sigmoid(const struct kern *kern, const float *a, const float *b, size_t n, float *y)
 {
     (void)b;
@@ -119,6 +126,7 @@ static const struct elementwise elementwise[] = {
     {"silu_mul into g", run_silu_mul_into_g, truth_silu_mul, 8, 1e-34},
     {"silu_mul into u", run_silu_mul_into_u, truth_silu_mul, 8, 1e-34},
     {"swiglu_oai", run_swiglu_oai, truth_swiglu_oai, 120, 1e-34},
+    {"swiglu_oai into g", run_swiglu_oai_into_g, truth_swiglu_oai, 120, 1e-34},
     {"sigmoid", run_sigmoid, truth_sigmoid, 6, 1e-37},
     {"sigmoid in place", run_sigmoid_in_place, truth_sigmoid, 6, 1e-37},
 };
