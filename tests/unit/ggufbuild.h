@@ -22,7 +22,7 @@
 #include "model/gguf.h"
 
 #define GB_FIELDS_MAX  4096
-#define GB_TENSORS_MAX 512
+#define GB_TENSORS_MAX 2048
 
 struct gb_field {
     size_t offset;
@@ -35,6 +35,7 @@ struct ggufbuild {
     struct gb_field field[GB_FIELDS_MAX];
     size_t n_field;
     uint64_t n_kv, n_tensor, alignment;
+    bool sparse; /* all tensors lie over each other; the file is made long enough, not written */
     size_t data_start;
     struct {
         uint64_t offset, bytes;
@@ -140,7 +141,7 @@ static inline void gb_tensor(struct ggufbuild *b, const char *name, uint32_t typ
     const struct format *format = format_find(type);
     unsigned n_dim = mats != 1 ? 3 : rows != 1 ? 2 : 1;
     uint64_t offset = 0;
-    if (b->n_tensor > 0) {
+    if (b->n_tensor > 0 && !b->sparse) {
         offset = b->tensor[b->n_tensor - 1].offset + b->tensor[b->n_tensor - 1].bytes;
         offset = (offset + b->alignment - 1) / b->alignment * b->alignment;
     }
@@ -176,7 +177,7 @@ static inline void gb_finish(struct ggufbuild *b)
     }
     gb_pad(b);
     b->data_start = b->len;
-    for (uint64_t it = 0; it < b->n_tensor; it++) {
+    for (uint64_t it = 0; it < b->n_tensor && !b->sparse; it++) {
         gb_pad(b);
         for (uint64_t i = 0; i < b->tensor[it].bytes; i++) {
             unsigned char byte = (unsigned char)(31 * it + i);
@@ -189,6 +190,12 @@ static inline bool gb_write(const struct ggufbuild *b, const char *path)
 {
     FILE *file = fopen(path, "wb");
     bool ok = file && fwrite(b->bytes, 1, b->len, file) == b->len;
+    uint64_t end = b->len;
+    for (uint64_t it = 0; it < b->n_tensor && b->sparse; it++) {
+        uint64_t tensor_end = b->data_start + b->tensor[it].bytes;
+        end = tensor_end > end ? tensor_end : end;
+    }
+    ok = ok && fflush(file) == 0 && ftruncate(fileno(file), (off_t)end) == 0;
     return file && fclose(file) == 0 && ok;
 }
 

@@ -493,6 +493,11 @@ Test(gguf, tensors_that_do_not_fit)
     gb_put(&b, 8, 1, 8);
     expect_refused(NUMOE_E_FILE_FORMAT, "tensor wide: offset 56: dimension 2 is 2147483648");
     gb_init(&b, 3);
+    gb_tensor(&b, "vast", FORMAT_F32, UINT64_C(1) << 62, 1, 1); /* whose bytes are 0 modulo 2^64 */
+    b.tensor[0].bytes = 0;
+    gb_finish(&b);
+    expect_refused(NUMOE_E_FILE_FORMAT, "tensor vast: offset 48: 4611686018427387904 elements");
+    gb_init(&b, 3);
     gb_tensor(&b, "ragged", FORMAT_Q8_0, 33, 1, 1);
     gb_finish(&b);
     expect_refused(NUMOE_E_FILE_FORMAT, "a row of 33 elements is no multiple of 32");

@@ -470,6 +470,136 @@ Test(model, layers_that_predict_further_are_not_used)
     model_close(m);
 }
 
+/* ------------------------------------------------------------------ full size */
+
+/* Published configurations of models whose files are too large to keep; the tensors of these files
+ * lie over each other in one hole. */
+struct full {
+    const char *name;
+    unsigned n_layer, n_dense, n_embd, n_head, n_expert, n_used, n_ff, n_ff_expert, n_shared,
+        n_vocab;
+    unsigned gating, n_group; /* n_group 0: a file from before there was a key */
+    double n_param_billion;   /* as published */
+    unsigned group_used;      /* expected */
+    enum group_rule rule;
+};
+
+static const struct full full[] = {
+    {"DeepSeek-V3", 61, 3, 7168, 128, 256, 8, 18432, 2048, 1, 129280, 2, 0, 671, 4, GROUP_BEST_TWO},
+    {"DeepSeek-V2", 60, 1, 5120, 128, 160, 6, 12288, 1536, 2, 102400, 1, 0, 236, 3, GROUP_BEST},
+    {"Kimi-K2", 61, 1, 7168, 64, 384, 8, 18432, 2048, 1, 163840, 2, 1, 1026, 1, GROUP_NONE},
+};
+
+static void full_tensor(unsigned il, const char *rest, uint64_t k, uint64_t rows, uint64_t mats)
+{
+    char name[64];
+    snprintf(name, sizeof name, "blk.%u.%s", il, rest);
+    gb_tensor(&b, name, rows == 1 ? FORMAT_F32 : FORMAT_Q8_0, k, rows, mats);
+}
+
+static void full_keys(const struct full *f)
+{
+    const struct {
+        const char *key;
+        unsigned value;
+    } number[] = {
+        {"block_count", f->n_layer},
+        {"context_length", 163840},
+        {"embedding_length", f->n_embd},
+        {"feed_forward_length", f->n_ff},
+        {"leading_dense_block_count", f->n_dense},
+        {"attention.head_count", f->n_head},
+        {"attention.q_lora_rank", 1536},
+        {"attention.kv_lora_rank", 512},
+        {"attention.key_length", 192},
+        {"attention.value_length", 128},
+        {"rope.dimension_count", 64},
+        {"expert_count", f->n_expert},
+        {"expert_used_count", f->n_used},
+        {"expert_feed_forward_length", f->n_ff_expert},
+        {"expert_shared_count", f->n_shared},
+        {"expert_gating_func", f->gating},
+    };
+    gb_string(&b, "general.architecture", "deepseek2");
+    gb_f32(&b, "deepseek2.attention.layer_norm_rms_epsilon", 1e-6f);
+    for (size_t i = 0; i < ARRAY_LEN(number); i++) {
+        char key[64];
+        snprintf(key, sizeof key, "deepseek2.%s", number[i].key);
+        gb_u32(&b, key, number[i].value);
+    }
+    if (f->n_group > 0) {
+        gb_u32(&b, "deepseek2.expert_group_count", f->n_group);
+        gb_u32(&b, "deepseek2.expert_group_used_count", 1);
+    }
+}
+
+static void full_layer(const struct full *f, unsigned il)
+{
+    full_tensor(il, "attn_norm.weight", f->n_embd, 1, 1);
+    full_tensor(il, "attn_q_a.weight", f->n_embd, 1536, 1);
+    full_tensor(il, "attn_q_a_norm.weight", 1536, 1, 1);
+    full_tensor(il, "attn_q_b.weight", 1536, f->n_head * 192, 1);
+    full_tensor(il, "attn_kv_a_mqa.weight", f->n_embd, 576, 1);
+    full_tensor(il, "attn_kv_a_norm.weight", 512, 1, 1);
+    full_tensor(il, "attn_k_b.weight", 128, 512, f->n_head);
+    full_tensor(il, "attn_v_b.weight", 512, 128, f->n_head);
+    full_tensor(il, "attn_output.weight", f->n_head * 128, f->n_embd, 1);
+    full_tensor(il, "ffn_norm.weight", f->n_embd, 1, 1);
+    if (il < f->n_dense) {
+        full_tensor(il, "ffn_gate.weight", f->n_embd, f->n_ff, 1);
+        full_tensor(il, "ffn_up.weight", f->n_embd, f->n_ff, 1);
+        full_tensor(il, "ffn_down.weight", f->n_ff, f->n_embd, 1);
+        return;
+    }
+    const unsigned n_ff_shared = f->n_ff_expert * f->n_shared;
+    full_tensor(il, "ffn_gate_inp.weight", f->n_embd, f->n_expert, 1);
+    if (f->gating == 2) {
+        full_tensor(il, "exp_probs_b.bias", f->n_expert, 1, 1);
+    }
+    full_tensor(il, "ffn_gate_exps.weight", f->n_embd, f->n_ff_expert, f->n_expert);
+    full_tensor(il, "ffn_up_exps.weight", f->n_embd, f->n_ff_expert, f->n_expert);
+    full_tensor(il, "ffn_down_exps.weight", f->n_ff_expert, f->n_embd, f->n_expert);
+    full_tensor(il, "ffn_gate_shexp.weight", f->n_embd, n_ff_shared, 1);
+    full_tensor(il, "ffn_up_shexp.weight", f->n_embd, n_ff_shared, 1);
+    full_tensor(il, "ffn_down_shexp.weight", n_ff_shared, f->n_embd, 1);
+}
+
+static struct model *open_full(const struct full *f)
+{
+    struct model *m = NULL;
+    numoe_error err = {0};
+    gb_init(&b, 3);
+    b.sparse = true;
+    full_keys(f);
+    gb_tensor(&b, "token_embd.weight", FORMAT_Q8_0, f->n_embd, f->n_vocab, 1);
+    gb_tensor(&b, "output_norm.weight", FORMAT_F32, f->n_embd, 1, 1);
+    gb_tensor(&b, "output.weight", FORMAT_Q8_0, f->n_embd, f->n_vocab, 1);
+    for (unsigned il = 0; il < f->n_layer; il++) {
+        full_layer(f, il);
+    }
+    gb_finish(&b);
+    if (!gb_write(&b, path_of("full.gguf"))) {
+        cr_skip("a file of some gigabytes, all of it a hole, cannot be made here");
+    }
+    gb_free(&b);
+    cr_assert_eq(model_open(path_of("full.gguf"), &m, &err), NUMOE_OK, "%s", err.text);
+    return m;
+}
+
+Test(model, full_size_and_groups_that_older_files_do_not_tell)
+{
+    for (size_t i = 0; i < ARRAY_LEN(full); i++) {
+        const struct full *f = &full[i];
+        struct model *m = open_full(f);
+        double billion = (double)m->n_param * 1e-9;
+        cr_assert_float_eq(billion, f->n_param_billion, 0.6, "%s: %g", f->name, billion);
+        cr_assert_eq(m->hp.router.n_group, f->n_group > 0 ? f->n_group : 8, "%s", f->name);
+        cr_assert_eq(m->hp.router.n_group_used, f->group_used, "%s", f->name);
+        cr_assert_eq(m->hp.router.group_rule, f->rule, "%s", f->name);
+        model_close(m);
+    }
+}
+
 /* ------------------------------------------------------------------ what is refused */
 
 Test(model, shapes_that_differ)
@@ -558,6 +688,64 @@ Test(model, gating_functions_that_are_not_known)
         &(struct tiny){.gating = 9}, NUMOE_E_FILE_MODEL,
         "expert_gating_func is 9; 1 (softmax), 2 (sigmoid) and 3 (softmax of the chosen) are "
         "known");
+}
+
+Test(model, numbers_out_of_range)
+{
+    const struct {
+        const char *key;
+        uint32_t value;
+        const char *text;
+    } bad[] = {
+        {"block_count", 0, "0 layers, of which 0 predict further tokens: none is left"},
+        {"block_count", 1025, "the number of layers is 1025, expected 1 to 1024"},
+        {"context_length", 0, "the context length is 0, expected 1 to 134217728"},
+        {"embedding_length", 0, "the embedding length is 0, expected 1 to 131072"},
+        {"embedding_length", 131073, "the embedding length is 131073, expected 1 to 131072"},
+        {"feed_forward_length", 0, "the feed-forward length is 0, expected 1 to 1048576"},
+        {"leading_dense_block_count", 3,
+         "the number of leading dense layers is 3, expected 0 to 2"},
+        {"attention.head_count", 0, "the number of heads is 0, expected 1 to 1024"},
+        {"attention.head_count", 1025, "the number of heads is 1025, expected 1 to 1024"},
+        {"attention.kv_lora_rank", 0, "the rank of keys and values is 0, expected 1 to 16384"},
+        {"attention.key_length_mla", 4097,
+         "the length of a head's key is 4097, expected 1 to 4096"},
+        {"attention.value_length_mla", 0, "the length of a head's value is 0, expected 1 to 4096"},
+        {"rope.dimension_count", 3, "the rotated length of a head is 3, expected an even number"},
+        {"rope.dimension_count", 6, "rope.dimension_count is 6, expected 1 to 5"},
+        {"expert_count", 0, "the number of experts is 0, expected 1 to 4096"},
+        {"expert_count", 4097, "the number of experts is 4097, expected 1 to 4096"},
+        {"expert_used_count", 0, "the number of experts used is 0, expected 1 to 4"},
+        {"expert_used_count", 5, "the number of experts used is 5, expected 1 to 4"},
+        {"expert_feed_forward_length", 1048577,
+         "the feed-forward length of an expert is 1048577, expected 1 to 1048576"},
+        {"expert_shared_count", UINT32_MAX, "4294967295 shared experts of 9"},
+    };
+    for (size_t i = 0; i < ARRAY_LEN(bad); i++) {
+        expect_refused(&(struct tiny){.key = bad[i].key, .value = bad[i].value}, NUMOE_E_FILE_MODEL,
+                       bad[i].text);
+    }
+}
+
+Test(model, floats_out_of_range)
+{
+    const struct {
+        const char *key;
+        float value;
+        const char *text;
+    } bad[] = {
+        {"attention.layer_norm_rms_epsilon", 0,
+         "the norm's epsilon is 0, expected more than 0 and at most 1"},
+        {"rope.freq_base", 1, "rope.freq_base is 1, expected more than 1"},
+        {"rope.scaling.factor", -4,
+         "rope.scaling.factor is -4, expected more than 0 and at most 1e+06"},
+        {"expert_weights_scale", -1,
+         "expert_weights_scale is -1, expected more than 0 and at most 1e+06"},
+    };
+    for (size_t i = 0; i < ARRAY_LEN(bad); i++) {
+        expect_refused(&(struct tiny){.yarn = true, .key = bad[i].key, .real = bad[i].value},
+                       NUMOE_E_FILE_MODEL, bad[i].text);
+    }
 }
 
 Test(model, groups_that_do_not_fit)

@@ -22,7 +22,10 @@ struct tiny {
     const char *leave_out; /* a tensor */
     const char *odd;       /* a tensor that is one larger in dimension odd_dim */
     unsigned odd_dim;
-    const char *extra;    /* one more tensor */
+    const char *extra; /* one more tensor */
+    const char *key; /* a number or float after "deepseek2." that is `value`, or `real`, instead */
+    uint32_t value;
+    float real;
     uint32_t expert_type; /* of the routed experts' tensors: F32 is 0 */
 };
 
@@ -50,6 +53,26 @@ static inline void tiny_layer_tensor(struct ggufbuild *b, const struct tiny *o, 
 enum { TINY_D = 8, TINY_V = 5, TINY_H = 2, TINY_NOPE = 4, TINY_ROPE = 2, TINY_N_V = 3 };
 enum { TINY_KV_LORA = 4, TINY_Q_LORA = 6, TINY_F = 7, TINY_E = 4, TINY_F_EXPERT = 9 };
 
+static inline bool tiny_key(char full[96], const struct tiny *o, const char *key)
+{
+    snprintf(full, 96, "deepseek2.%s", key);
+    return o->key && strcmp(o->key, key) == 0;
+}
+
+static inline void tiny_u32(struct ggufbuild *b, const struct tiny *o, const char *key, uint32_t x)
+{
+    char full[96];
+    bool other = tiny_key(full, o, key);
+    gb_u32(b, full, other ? o->value : x);
+}
+
+static inline void tiny_f32(struct ggufbuild *b, const struct tiny *o, const char *key, float x)
+{
+    char full[96];
+    bool other = tiny_key(full, o, key);
+    gb_f32(b, full, other ? o->real : x);
+}
+
 static inline void tiny_keys(struct ggufbuild *b, const struct tiny *o)
 {
     gb_string(b, "general.architecture", o->arch ? o->arch : "deepseek2");
@@ -57,54 +80,54 @@ static inline void tiny_keys(struct ggufbuild *b, const struct tiny *o)
         gb_string(b, "general.type", o->type);
     }
     gb_string(b, "general.name", "tiny");
-    gb_u32(b, "deepseek2.block_count", 2 + o->n_nextn);
+    tiny_u32(b, o, "block_count", 2 + o->n_nextn);
     if (o->n_nextn > 0) {
-        gb_u32(b, "deepseek2.nextn_predict_layers", o->n_nextn);
+        tiny_u32(b, o, "nextn_predict_layers", o->n_nextn);
     }
-    gb_u32(b, "deepseek2.context_length", 64);
-    gb_u32(b, "deepseek2.embedding_length", TINY_D);
-    gb_u32(b, "deepseek2.feed_forward_length", TINY_F);
-    gb_u32(b, "deepseek2.leading_dense_block_count", 1);
-    gb_u32(b, "deepseek2.attention.head_count", TINY_H);
-    gb_f32(b, "deepseek2.attention.layer_norm_rms_epsilon", 1e-6f);
-    gb_u32(b, "deepseek2.attention.head_count_kv", o->kv_b ? TINY_H : 1);
-    gb_u32(b, "deepseek2.attention.kv_lora_rank", TINY_KV_LORA);
+    tiny_u32(b, o, "context_length", 64);
+    tiny_u32(b, o, "embedding_length", TINY_D);
+    tiny_u32(b, o, "feed_forward_length", TINY_F);
+    tiny_u32(b, o, "leading_dense_block_count", 1);
+    tiny_u32(b, o, "attention.head_count", TINY_H);
+    tiny_f32(b, o, "attention.layer_norm_rms_epsilon", 1e-6f);
+    tiny_u32(b, o, "attention.head_count_kv", o->kv_b ? TINY_H : 1);
+    tiny_u32(b, o, "attention.kv_lora_rank", TINY_KV_LORA);
     if (o->q_lora) {
-        gb_u32(b, "deepseek2.attention.q_lora_rank", TINY_Q_LORA);
+        tiny_u32(b, o, "attention.q_lora_rank", TINY_Q_LORA);
     }
     if (o->kv_b) {
-        gb_u32(b, "deepseek2.attention.key_length", TINY_NOPE + TINY_ROPE);
-        gb_u32(b, "deepseek2.attention.value_length", TINY_N_V);
+        tiny_u32(b, o, "attention.key_length", TINY_NOPE + TINY_ROPE);
+        tiny_u32(b, o, "attention.value_length", TINY_N_V);
     } else {
-        gb_u32(b, "deepseek2.attention.key_length", TINY_KV_LORA + TINY_ROPE);
-        gb_u32(b, "deepseek2.attention.value_length", TINY_KV_LORA);
-        gb_u32(b, "deepseek2.attention.key_length_mla", TINY_NOPE + TINY_ROPE);
-        gb_u32(b, "deepseek2.attention.value_length_mla", TINY_N_V);
+        tiny_u32(b, o, "attention.key_length", TINY_KV_LORA + TINY_ROPE);
+        tiny_u32(b, o, "attention.value_length", TINY_KV_LORA);
+        tiny_u32(b, o, "attention.key_length_mla", TINY_NOPE + TINY_ROPE);
+        tiny_u32(b, o, "attention.value_length_mla", TINY_N_V);
     }
-    gb_u32(b, "deepseek2.rope.dimension_count", TINY_ROPE);
-    gb_f32(b, "deepseek2.rope.freq_base", 10000);
+    tiny_u32(b, o, "rope.dimension_count", TINY_ROPE);
+    tiny_f32(b, o, "rope.freq_base", 10000);
     if (o->yarn) {
         gb_string(b, "deepseek2.rope.scaling.type", "yarn");
-        gb_f32(b, "deepseek2.rope.scaling.factor", 4);
-        gb_u32(b, "deepseek2.rope.scaling.original_context_length", 16);
-        gb_f32(b, "deepseek2.rope.scaling.yarn_log_multiplier", 0.1f);
+        tiny_f32(b, o, "rope.scaling.factor", 4);
+        tiny_u32(b, o, "rope.scaling.original_context_length", 16);
+        tiny_f32(b, o, "rope.scaling.yarn_log_multiplier", 0.1f);
     }
 }
 
 static inline void tiny_router_keys(struct ggufbuild *b, const struct tiny *o)
 {
-    gb_u32(b, "deepseek2.expert_count", TINY_E);
-    gb_u32(b, "deepseek2.expert_used_count", 2);
-    gb_u32(b, "deepseek2.expert_feed_forward_length", TINY_F_EXPERT);
-    gb_u32(b, "deepseek2.expert_shared_count", 1);
-    gb_f32(b, "deepseek2.expert_weights_scale", 2.5f);
+    tiny_u32(b, o, "expert_count", TINY_E);
+    tiny_u32(b, o, "expert_used_count", 2);
+    tiny_u32(b, o, "expert_feed_forward_length", TINY_F_EXPERT);
+    tiny_u32(b, o, "expert_shared_count", 1);
+    tiny_f32(b, o, "expert_weights_scale", 2.5f);
     gb_bool(b, "deepseek2.expert_weights_norm", true);
     if (o->gating > 0) {
-        gb_u32(b, "deepseek2.expert_gating_func", o->gating);
+        tiny_u32(b, o, "expert_gating_func", o->gating);
     }
     if (o->n_group > 0) {
-        gb_u32(b, "deepseek2.expert_group_count", o->n_group);
-        gb_u32(b, "deepseek2.expert_group_used_count", 1);
+        tiny_u32(b, o, "expert_group_count", o->n_group);
+        tiny_u32(b, o, "expert_group_used_count", 1);
     }
     gb_array(b, "tokenizer.ggml.tokens", GGUF_STRING, 3);
     gb_text(b, "<s>"), gb_text(b, "a"), gb_text(b, "b");
