@@ -1,6 +1,8 @@
 # Benches are built by `make bench`, not by `all`. Each is one file: bench/X from bench/X.c.
-bench_programs += bench/barrier
+bench_programs += bench/barrier bench/gemv
+EXTRA_DIST += bench/limits.h
 
 EXTRA_PROGRAMS += $(bench_programs)
 
 bench: $(bench_programs)
+EXTRA_DIST += bench/compare.py

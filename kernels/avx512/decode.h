@@ -82,6 +82,12 @@ KERN_INLINE unsigned decode_n_scale(enum format_id f)
     return f == FORMAT_Q6_K || f == FORMAT_Q3_K || f == FORMAT_Q2_K ? 2 : 1;
 }
 
+/* Whether the sub-blocks of a block come back to bytes that lie before others already read. */
+KERN_INLINE bool decode_is_scattered(enum format_id f)
+{
+    return f == FORMAT_Q5_K || f == FORMAT_Q6_K || f == FORMAT_Q3_K || f == FORMAT_Q2_K;
+}
+
 KERN_INLINE bool decode_has_min(enum format_id f)
 {
     return f == FORMAT_Q4_1 || f == FORMAT_Q5_1 || f == FORMAT_Q2_K || f == FORMAT_Q4_K ||

@@ -1,4 +1,5 @@
-/* The AVX-512 table: everything but the codebook and ternary formats, which the reference serves. */
+/* The AVX-512 table: everything but the codebook and ternary formats, which the reference serves.
+ */
 #include "kernels/avx512/parts.h"
 #include "kernels/isa.h"
 
