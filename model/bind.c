@@ -202,7 +202,7 @@ static numoe_status check_all_claimed(const struct binding *b, const struct arch
         const struct gguf_tensor *t = &b->g->tensor[i];
         if (!b->claimed[i] && !in_nextn_layer(b, t)) {
             return status_fail(
-                err, NUMOE_E_SUPPORT_ARCH,
+                err, NUMOE_E_FILE_MODEL,
                 "%s: tensor %.80s is no known part of architecture %s, so this variant "
                 "of it is not supported",
                 b->g->part[t->part].path, t->name, arch->name);

@@ -365,7 +365,7 @@ static numoe_status take_format(struct reader *r, struct gguf_tensor *t, uint64_
     FORWARD_IF(take_u32(r, "the tensor's type", &t->format_id, err));
     t->format = format_find(t->format_id);
     if (!t->format) {
-        return status_fail(err, NUMOE_E_SUPPORT_TYPE,
+        return status_fail(err, NUMOE_E_FILE_FORMAT,
                            "offset %zu: tensor type %" PRIu32
                            " is not known; the file needs a newer program, or is damaged",
                            r->at - 4, t->format_id);

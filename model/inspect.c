@@ -130,6 +130,13 @@ static void print_metadata(FILE *out, const struct gguf *g)
 
 /* ---- tensors */
 
+static const char *note(const struct format *format)
+{
+    return !format->computable ? "  (no kernel for this type)"
+           : !format->fast     ? "  (slow: only the portable kernel reads this type)"
+                               : "";
+}
+
 static void print_types(FILE *out, const struct gguf *g)
 {
     struct {
@@ -149,7 +156,8 @@ static void print_types(FILE *out, const struct gguf *g)
             const struct format *format = format_find(id);
             fprintf(out, "  %-8s %6" PRIu64 " tensors  ", format->name, sum[id].n_tensor);
             print_bytes(out, sum[id].bytes);
-            fputs(format->computable ? "\n" : "  (no kernel for this type)\n", out);
+            fputs(note(format), out);
+            fputc('\n', out);
         }
     }
     fprintf(out, "  %-8s %6" PRIu64 " tensors  ", "all", g->n_tensor);

@@ -450,7 +450,7 @@ Test(gguf, types_that_are_not_known)
     gb_init(&b, 3);
     gb_tensor(&b, "odd", 200, 1, 1, 1);
     gb_finish(&b);
-    expect_refused(NUMOE_E_SUPPORT_TYPE, "tensor odd: offset 47: tensor type 200");
+    expect_refused(NUMOE_E_FILE_FORMAT, "tensor odd: offset 47: tensor type 200");
 }
 
 Test(gguf, counts_that_no_file_can_hold)
