@@ -2,9 +2,9 @@
  * arena is freed whole.
  *
  * On this machine: mmap, mbind to the node, madvise huge pages, first touch by whoever fills it
- * (a worker of that node). Where binding is refused (EPERM in containers) it goes on with first touch
- * and says so once. If the topology is not this machine: plain memory, and what would have been bound
- * is recorded in its world (world_binds()).
+ * (a worker of that node). Where binding is refused (EPERM in containers) it goes on with first
+ * touch and says so once. If the topology is not this machine: plain memory, and what would have
+ * been bound is recorded in its world (world_binds()).
  */
 #ifndef NUMOE_NUMA_ARENA_H
 #define NUMOE_NUMA_ARENA_H
@@ -22,9 +22,9 @@ numoe_status node_arena_new(const struct topo *topo, unsigned in, const char *na
                             struct node_arena **out, numoe_error *err);
 void node_arena_free(struct node_arena *arena); /* and all that was allocated from it */
 
-/* Zeroed, 64-byte aligned, untouched: the pages come with the first write. Not thread-safe per arena.
- * NUMOE_E_MEMORY names arena, size and what is available on the node: a bound node that is full is
- * not an error later but the end of the process. */
+/* Zeroed, 64-byte aligned, untouched: the pages come with the first write. Not thread-safe per
+ * arena. NUMOE_E_MEMORY names arena, size and what is available on the node: a bound node that is
+ * full is not an error later but the end of the process. */
 numoe_status node_arena_alloc(struct node_arena *arena, size_t bytes, void *out, numoe_error *err);
 uint64_t node_arena_bytes(const struct node_arena *arena); /* allocated so far */
 

@@ -1,5 +1,5 @@
-/* Read bandwidth as the pools see it: every worker streams over memory of its own node that is larger
- * than the last-level cache. */
+/* Read bandwidth as the pools see it: every worker streams over memory of its own node that is
+ * larger than the last-level cache. */
 #ifndef NUMOE_NUMA_BANDWIDTH_H
 #define NUMOE_NUMA_BANDWIDTH_H
 

@@ -163,10 +163,28 @@ static void wait_at(const struct worker *w, struct gate_word *word, uint32_t pha
     }
 }
 
+/* True for the last worker of the node. */
+static bool arrive(const struct worker *w, struct gate_count *root, struct gate_count *group,
+                   uint32_t phase)
+{
+    if (w->nw <= POOL_GROUP) {
+        return gate_arrive(root, phase, w->nw);
+    }
+    uint32_t first = w->iw - w->iw % POOL_GROUP;
+    return gate_arrive(group, phase, MIN(POOL_GROUP, w->nw - first)) &&
+           gate_arrive(root, phase, (w->nw + POOL_GROUP - 1) / POOL_GROUP);
+}
+
+static struct pool_slot *group_slot(const struct worker *w)
+{
+    return &w->gate->slot[w->iw - w->iw % POOL_GROUP];
+}
+
 static void finish(const struct worker *w, uint32_t run)
 {
     struct pools *pools = w->pools;
-    if (gate_arrive(&w->gate->done, run, w->nw) && gate_arrive(&pools->all_done, run, w->n_node)) {
+    if (arrive(w, &w->gate->done, &group_slot(w)->done, run) &&
+        gate_arrive(&pools->all_done, run, w->n_node)) {
         gate_open(&pools->done, run);
     }
 }
@@ -259,7 +277,7 @@ static numoe_status start_threads(struct pools *pools, numoe_error *err)
 static numoe_status new_gates(struct pools *pools, const unsigned *nw, numoe_error *err)
 {
     for (unsigned in = 0; in < pools->n_node; in++) {
-        size_t bytes = sizeof(struct pool_gate) + nw[in] * sizeof(struct share_cursor);
+        size_t bytes = sizeof(struct pool_gate) + nw[in] * sizeof(struct pool_slot);
         void *p;
         FORWARD_IF(node_arena_new(pools->topo, in, "workers", &pools->arena[in], err));
         FORWARD_IF(node_arena_alloc(pools->arena[in], bytes, &p, err));
@@ -392,7 +410,7 @@ void worker_node_barrier(struct worker *w)
 {
     struct pool_gate *gate = w->gate;
     uint32_t phase = ++w->node_phase;
-    if (gate_arrive(&gate->node_here, phase, w->nw)) {
+    if (arrive(w, &gate->node_here, &group_slot(w)->node_here, phase)) {
         gate_open(&gate->node_go, phase);
     } else {
         wait_at(w, &gate->node_go, phase, true, &w->pools->barrier_patience);
@@ -403,7 +421,7 @@ void worker_all_barrier(struct worker *w)
 {
     struct pools *pools = w->pools;
     uint32_t phase = ++w->all_phase;
-    bool node_complete = gate_arrive(&w->gate->all_here, phase, w->nw);
+    bool node_complete = arrive(w, &w->gate->all_here, &group_slot(w)->all_here, phase);
     if (node_complete && (w->n_node == 1 || gate_arrive(&pools->all_here, phase, w->n_node))) {
         for (unsigned in = 0; in < w->n_node; in++) {
             gate_open(&pools->gate[in]->all_go, phase);

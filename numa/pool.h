@@ -1,10 +1,10 @@
 /* Worker pools: one pool of pinned threads per NUMA node, all running the same program (SPMD).
  *
  * pools_run() starts fn on every worker of every node and returns when all have finished. Inside,
- * workers meet at barriers and divide work with share_next(). Between runs workers spin briefly, then
- * park on a futex; a parked pool uses no CPU. With more workers than CPUs, workers share threads: one
- * that waits at a barrier makes room for the next, so nothing collapses. Therefore workers wait for each
- * other only at barriers, never in loops of their own.
+ * workers meet at barriers and divide work with share_next(). Between runs workers spin briefly,
+ * then park on a futex; a parked pool uses no CPU. With more workers than CPUs, workers share
+ * threads: one that waits at a barrier makes room for the next, so nothing collapses. Therefore
+ * workers wait for each other only at barriers, never in loops of their own.
  *
  * Barriers are hierarchical: within the node on node-local cache lines, then one line per node.
  */
@@ -24,23 +24,23 @@ struct pools;
 struct pool_gate; /* one node's barriers and share cursors */
 
 struct worker {
-    unsigned in, n_node;  /* its node (index into topo.node) of how many */
-    unsigned iw, nw;      /* its index within the node, of how many */
-    unsigned ig, ng;      /* its index over all nodes, of how many */
+    unsigned in, n_node; /* its node (index into topo.node) of how many */
+    unsigned iw, nw;     /* its index within the node, of how many */
+    unsigned ig, ng;     /* its index over all nodes, of how many */
     struct pools *pools;
     struct pool_gate *gate;
     struct strands *strands; /* private to barriers: NULL with a thread of its own */
     uint32_t node_phase, all_phase;
-    uint64_t n_gate;         /* starts and barriers of all that it has passed */
-    uint32_t share_epoch;    /* private to share_* */
+    uint64_t n_gate;      /* starts and barriers of all that it has passed */
+    uint32_t share_epoch; /* private to share_* */
 };
 
-/* n_worker 0: one per allowed core, and never more than the CPU quota. Otherwise that many, dealt to
- * nodes in proportion to their cores (every node keeps at least one; fewer workers than nodes: the
- * first nodes only). More workers than cores is allowed: cores are shared. Workers block all signals,
- * so that the host program's handlers run on its own threads. topo must outlive the pools.
- * NUMOE_POOL_THREADS in the environment: at most that many threads (1: all workers take turns on one;
- * 4096: one each); otherwise as many as can run at a time. */
+/* n_worker 0: one per allowed core, and never more than the CPU quota. Otherwise that many, dealt
+ * to nodes in proportion to their cores (every node keeps at least one; fewer workers than nodes:
+ * the first nodes only). More workers than cores is allowed: cores are shared. Workers block all
+ * signals, so that the host program's handlers run on its own threads. topo must outlive the pools.
+ * NUMOE_POOL_THREADS in the environment: at most that many threads (1: all workers take turns on
+ * one; 4096: one each); otherwise as many as can run at a time. */
 numoe_status pools_new(const struct topo *topo, unsigned n_worker, struct pools **out,
                        numoe_error *err);
 void pools_free(struct pools *pools);
@@ -49,8 +49,8 @@ unsigned pools_n_node(const struct pools *pools);
 unsigned pools_n_worker(const struct pools *pools);
 unsigned pools_node_workers(const struct pools *pools, unsigned in);
 
-/* Runs fn(worker, arg) on all workers; blocks the caller until all are done (the caller does not work
- * itself). One caller at a time. */
+/* Runs fn(worker, arg) on all workers; blocks the caller until all are done (the caller does not
+ * work itself). One caller at a time. */
 typedef void pool_fn(struct worker *w, void *arg);
 void pools_run(struct pools *pools, pool_fn *fn, void *arg);
 
@@ -58,14 +58,16 @@ void pools_run(struct pools *pools, pool_fn *fn, void *arg);
 void worker_node_barrier(struct worker *w);
 void worker_all_barrier(struct worker *w);
 
-/* Divides items [0, n) of one operation over the workers of w's *node*: every worker of the node calls
- * share_begin with the same n and grain, then share_next until it returns false. Each first gets its
- * own contiguous part in pieces of `grain` (neighbours in memory), then steals from others of the
- * node. At least one barrier (of the node or of all) must lie between two operations that use the
- * results of each other; none is needed between independent ones. */
+/* Divides items [0, n) of one operation over the workers of w's *node*: every worker of the node
+ * calls share_begin with the same n and grain, then share_next until it returns false. Each first
+ * gets its own contiguous part in pieces of `grain` (neighbours in memory), then steals from others
+ * of the node. At least one barrier (of the node or of all) must lie between two operations that
+ * use the results of each other; none is needed between independent ones. */
 struct share {
     struct worker *w;
-    uint32_t epoch, n, grain, victim;
+    uint32_t epoch, n, grain;
+    uint32_t each, more; /* pieces of every part, and how many parts have one more */
+    uint32_t victim;
 };
 void share_begin(struct share *s, struct worker *w, uint32_t n, uint32_t grain);
 bool share_next(struct share *s, uint32_t *lo, uint32_t *hi);

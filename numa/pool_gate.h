@@ -8,19 +8,26 @@
 
 #include "numa/gate.h"
 
-/* How much of one worker's part is taken: epoch of the operation << 32 | pieces taken. */
-struct share_cursor {
-    _Alignas(GATE_ALIGN) _Atomic uint64_t epoch_next;
+/* Arrivals are counted in two steps where a node has more workers than this: by groups, then over
+ * the groups. Measured with 32 workers in two pools (bench/barrier): 1.6 us in one step, 1.0 us so.
+ */
+#define POOL_GROUP 4u
+
+/* Each worker's own lines. The counts are those of the group that begins with it. */
+struct pool_slot {
+    /* How much of its part is taken: epoch of the operation << 32 | pieces taken. */
+    _Alignas(GATE_ALIGN) _Atomic uint64_t cursor;
+    struct gate_count node_here, all_here, done;
 };
 
 struct pool_gate {
     struct gate_word start;      /* opened by the caller of pools_run, phase: number of the run */
-    struct gate_count done;      /* workers that have finished it */
+    struct gate_count done;      /* workers, or groups of them, that have finished it */
     struct gate_count node_here; /* barrier of the node */
     struct gate_word node_go;
     struct gate_count all_here; /* barrier of all nodes: this node's arrivals and its exit */
     struct gate_word all_go;
-    struct share_cursor cursor[]; /* one per worker */
+    struct pool_slot slot[]; /* one per worker */
 };
 
 #endif

@@ -30,7 +30,7 @@ static inline uint64_t pack(uint32_t epoch, uint32_t next)
 
 static void refresh_own_cursor(const struct worker *w)
 {
-    _Atomic uint64_t *cursor = &w->gate->cursor[w->iw].epoch_next;
+    _Atomic uint64_t *cursor = &w->gate->slot[w->iw].cursor;
     uint64_t seen = atomic_load_explicit(cursor, memory_order_relaxed);
     while ((int32_t)(w->share_epoch - (uint32_t)(seen >> 32)) > 0 &&
            !atomic_compare_exchange_weak_explicit(cursor, &seen, pack(w->share_epoch, 0),
@@ -44,22 +44,28 @@ void share_begin(struct share *s, struct worker *w, uint32_t n, uint32_t grain)
     if (w->share_epoch % REFRESH_EPOCHS == 0) {
         refresh_own_cursor(w);
     }
-    *s = (struct share){.w = w, .epoch = w->share_epoch, .n = n, .grain = MAX(grain, 1u)};
+    grain = MAX(grain, 1u);
+    uint32_t n_piece = n / grain + (n % grain != 0);
+    *s = (struct share){.w = w,
+                        .epoch = w->share_epoch,
+                        .n = n,
+                        .grain = grain,
+                        .each = n_piece / w->nw,
+                        .more = n_piece % w->nw};
 }
 
 /* Takes the next piece of worker iv's part. Relaxed: what the pieces hold is ordered by barriers,
  * the cursor itself only has to be taken once. */
 static bool take(const struct share *s, unsigned iv, uint32_t *lo, uint32_t *hi)
 {
-    uint32_t n_piece = s->n / s->grain + (s->n % s->grain != 0), piece0, piece1;
-    share_static(n_piece, iv, s->w->nw, &piece0, &piece1);
-    _Atomic uint64_t *cursor = &s->w->gate->cursor[iv].epoch_next;
+    uint32_t piece0 = s->each * iv + MIN(iv, s->more), n_piece = s->each + (iv < s->more);
+    _Atomic uint64_t *cursor = &s->w->gate->slot[iv].cursor;
     uint64_t seen = atomic_load_explicit(cursor, memory_order_relaxed);
     uint32_t next;
     do {
         int32_t behind = (int32_t)(s->epoch - (uint32_t)(seen >> 32));
         next = behind == 0 ? (uint32_t)seen : 0;
-        if (behind < 0 || next >= piece1 - piece0) {
+        if (behind < 0 || next >= n_piece) {
             return false;
         }
     } while (!atomic_compare_exchange_weak_explicit(cursor, &seen, pack(s->epoch, next + 1),
@@ -69,12 +75,24 @@ static bool take(const struct share *s, unsigned iv, uint32_t *lo, uint32_t *hi)
     return true;
 }
 
+/* The others' cursors come from other cores: all at once, not one after another. */
+static void fetch_cursors(const struct worker *w)
+{
+    for (unsigned iv = 0; iv < w->nw; iv++) {
+        __builtin_prefetch(&w->gate->slot[iv].cursor);
+    }
+}
+
 bool share_next(struct share *s, uint32_t *lo, uint32_t *hi)
 {
-    for (; s->victim < s->w->nw; s->victim++) {
-        unsigned iv = s->w->iw + s->victim;
-        if (take(s, iv < s->w->nw ? iv : iv - s->w->nw, lo, hi)) {
+    const struct worker *w = s->w;
+    for (; s->victim < w->nw; s->victim++) {
+        unsigned iv = w->iw + s->victim;
+        if (take(s, iv < w->nw ? iv : iv - w->nw, lo, hi)) {
             return true;
+        }
+        if (s->victim == 0) {
+            fetch_cursors(w);
         }
     }
     return false;

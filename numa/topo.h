@@ -1,7 +1,7 @@
 /* What machine this is and what part of it may be used: packages, NUMA nodes, cores, processing
- * units (PUs), from hwloc (this machine, an XML file, or a synthetic string), cut to the allowed set:
- * hwloc's allowed sets, the affinity mask of the calling thread, cgroup v1/v2 cpusets, the cgroup CPU
- * quota and memory limit. Load it before threads are pinned.
+ * units (PUs), from hwloc (this machine, an XML file, or a synthetic string), cut to the allowed
+ * set: hwloc's allowed sets, the affinity mask of the calling thread, cgroup v1/v2 cpusets, the
+ * cgroup CPU quota and memory limit. Load it before threads are pinned.
  *
  * If the topology is not this machine, binding calls elsewhere in numa/ become recorded no-ops, so
  * that an eight-node plan can be run on a laptop.
@@ -20,18 +20,18 @@
 #define TOPO_MAX_NODE 64
 
 struct topo_node {
-    unsigned os_index;         /* the kernel's node number */
-    unsigned package;          /* package index; nodes without CPUs: of their locality */
-    unsigned n_core;           /* allowed cores (at least one allowed PU each) */
-    unsigned n_pu;             /* allowed PUs, n_core or more */
-    unsigned *pu;              /* [n_pu] kernel numbers: first one per core, in core order with the
-                                  fastest kind of core first; behind them the cores' other PUs */
-    uint64_t memory_bytes;     /* total */
-    uint64_t available_bytes;  /* free + reclaimable when loaded; 0 if not this machine */
+    unsigned os_index;        /* the kernel's node number */
+    unsigned package;         /* package index; nodes without CPUs: of their locality */
+    unsigned n_core;          /* allowed cores (at least one allowed PU each) */
+    unsigned n_pu;            /* allowed PUs, n_core or more */
+    unsigned *pu;             /* [n_pu] kernel numbers: first one per core, in core order with the
+                                 fastest kind of core first; behind them the cores' other PUs */
+    uint64_t memory_bytes;    /* total */
+    uint64_t available_bytes; /* free + reclaimable when loaded; 0 if not this machine */
     uint64_t huge_2m_free, huge_1g_free; /* pages; 0 if not this machine */
-    uint64_t llc_bytes;        /* last-level caches of its cores, together; 0 unknown */
-    double read_bps;           /* bytes/second from the platform's memory attributes; 0 unknown */
-    double latency_ns;         /* likewise */
+    uint64_t llc_bytes;                  /* last-level caches of its cores, together; 0 unknown */
+    double read_bps;   /* bytes/second from the platform's memory attributes; 0 unknown */
+    double latency_ns; /* likewise */
 };
 
 /* What arenas have taken so far; the only part of a topology that changes. */
@@ -43,23 +43,24 @@ enum { TOPO_TOLD_BIND = 1u << 0, TOPO_TOLD_PIN = 1u << 1 };
 
 struct topo {
     bool is_this_machine;
-    char *description;          /* of the allowed part: "AMD EPYC, 1 package, 1 NUMA node, 2 cores,
-                                   23.4 GiB" */
-    unsigned n_package;         /* that can be seen; package < n_package */
+    char *description;  /* of the allowed part: "AMD EPYC, 1 package, 1 NUMA node, 2 cores,
+                           23.4 GiB" */
+    unsigned n_package; /* that can be seen; package < n_package */
     /* Nodes that get a pool: allowed CPUs and (nearest) allowed memory, by os_index. */
     unsigned n_node;
     struct topo_node *node;
     /* Nodes with allowed memory but no allowed CPUs (CXL, HBM, or excluded cores). */
     unsigned n_memory_node;
     struct topo_node *memory_node;
-    unsigned n_core;            /* over node[] */
-    unsigned n_far_core;        /* of them without local memory: they work on the nearest node's */
-    unsigned n_excluded_pu;     /* PUs of the machine that affinity mask or cgroup forbid */
-    unsigned n_runnable;        /* CPUs that threads of this process can really run on at a time,
-                                   whatever the topology says: affinity mask and quota */
-    double cpu_quota;           /* CPUs of cgroup quota; 0: none */
-    uint64_t memory_limit_bytes; /* smallest cgroup limit less what is used already; UINT64_MAX: none */
-    uint64_t host_room_bytes;    /* memory this process can really take, whatever the topology says */
+    unsigned n_core;        /* over node[] */
+    unsigned n_far_core;    /* of them without local memory: they work on the nearest node's */
+    unsigned n_excluded_pu; /* PUs of the machine that affinity mask or cgroup forbid */
+    unsigned n_runnable;    /* CPUs that threads of this process can really run on at a time,
+                               whatever the topology says: affinity mask and quota */
+    double cpu_quota;       /* CPUs of cgroup quota; 0: none */
+    uint64_t
+        memory_limit_bytes; /* smallest cgroup limit less what is used already; UINT64_MAX: none */
+    uint64_t host_room_bytes; /* memory this process can really take, whatever the topology says */
     /* distance[i * n_node + j], 10 = local; NULL unknown */
     unsigned *distance;
     struct world *world;
