@@ -30,7 +30,7 @@ bool attn_tile_next(const struct dense *d, unsigned t_end, struct attn_tile *til
         return false;
     }
     const size_t pair_floats = d->n_chunk * d->partial_stride;
-    const size_t n_pair = MAX(1u, ATTN_PARTIAL_BYTES / sizeof(float) / pair_floats);
+    const size_t n_pair = d->partial_floats / pair_floats; /* at least 1: kv_max_context() */
     if (n_pair >= n_head) {
         tile->t1 = (unsigned)MIN(tile->t0 + n_pair / n_head, t_end);
         tile->h1 = n_head;
@@ -61,8 +61,9 @@ static void token_span(const struct dense *d, unsigned il, unsigned t, uint32_t 
 static unsigned head_block(const struct worker *w, unsigned n_shared, size_t n_token_chunk)
 {
     unsigned block = MIN(n_shared, ATTN_HEAD_BLOCK);
-    while (block > 1 && n_token_chunk * ((n_shared + block - 1) / block) < 2 * w->nw && w->nw > 1) {
-        block = (block + 1) / 2;
+    while (block >= 2 * ATTN_HEAD_BLOCK_MIN && w->nw > 1 &&
+           n_token_chunk * ((n_shared + block - 1) / block) < 2 * w->nw) {
+        block = block / 2;
     }
     return block;
 }

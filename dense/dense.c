@@ -6,7 +6,10 @@
 #include "base/mem.h"
 #include "dense/state.h"
 
-#define Q_TILE_BYTES (32u << 20)
+/* Of the buffers that long prompts are taken through piece by piece: small enough for a last-level
+ * cache, large enough that the meetings after each piece do not matter. */
+#define Q_TILE_BYTES  (16u << 20)
+#define PARTIAL_BYTES (16u << 20)
 
 static numoe_status alloc_floats(struct node_arena *arena, size_t n, float **out, numoe_error *err)
 {
@@ -58,7 +61,7 @@ static numoe_status shared_init(struct dense *d, numoe_error *err)
     FORWARD_IF(alloc_floats(arena, n_token * hp->n_ff, &d->h, err));
     FORWARD_IF(alloc_floats(arena, n_token * hp->n_embd, &d->y, err));
     FORWARD_IF(alloc_floats(arena, n_token * hp->n_vocab, &d->logits, err));
-    FORWARD_IF(node_arena_alloc(arena, ATTN_PARTIAL_BYTES, &d->partial, err));
+    FORWARD_IF(alloc_floats(arena, d->partial_floats, &d->partial, err));
     if (hp->attn == ATTN_MLA) {
         const size_t n_key = hp->kv_lora_rank + hp->n_rope;
         const size_t token_floats = hp->n_head * n_key;
@@ -102,6 +105,8 @@ numoe_status dense_new(const struct model *model, const struct store *store, str
     d->n_node = pools_n_node(pools);
     d->partial_stride =
         attn_partial_stride(model->hp.attn == ATTN_MLA ? model->hp.kv_lora_rank : model->hp.n_v);
+    const size_t max_chunk = ((size_t)kv_max_context(model) + KV_CHUNK - 1) / KV_CHUNK;
+    d->partial_floats = MAX(PARTIAL_BYTES / sizeof(float), max_chunk * d->partial_stride);
     numoe_status status = init(d, pools, topo, err);
     if (status != NUMOE_OK) {
         dense_free(d);

@@ -29,6 +29,11 @@ numoe_status kv_new(const struct model *model, const struct topo *topo, bool f16
                     struct kv_cache **out, numoe_error *err)
 {
     struct kv_cache *kv = NULL;
+    if (n_ctx > kv_max_context(model)) {
+        return status_fail(err, NUMOE_E_INPUT_CONTEXT,
+                           "a context of %u is too long: at most %u positions are possible", n_ctx,
+                           kv_max_context(model));
+    }
     FORWARD_IF(mem_new(&kv, 1, sizeof *kv, "KV cache", err));
     const size_t max_chunk = ((size_t)n_ctx + KV_CHUNK - 1) / KV_CHUNK;
     numoe_status status = mem_new(&kv->chunk, max_chunk, sizeof *kv->chunk, "KV cache", err);
@@ -86,6 +91,11 @@ void kv_truncate(struct kv_cache *kv, unsigned n)
     while (kv->n_chunk > keep) {
         node_arena_free(kv->chunk[--kv->n_chunk].arena);
     }
+}
+
+unsigned kv_max_context(const struct model *model)
+{
+    return MAX(model->hp.n_ctx_train, 1u << 20);
 }
 
 uint64_t kv_token_bytes(const struct model *model, bool f16)

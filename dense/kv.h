@@ -25,5 +25,8 @@ numoe_status kv_reserve(struct kv_cache *kv, unsigned n, numoe_error *err);
 /* Gives back chunks wholly at or after position n. */
 void kv_truncate(struct kv_cache *kv, unsigned n);
 uint64_t kv_token_bytes(const struct model *model, bool f16);
+/* Longest context that kv_new() accepts, which attention's buffers are made for: the model's own, or a
+ * million positions if that is more. */
+unsigned kv_max_context(const struct model *model);
 
 #endif

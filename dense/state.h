@@ -8,9 +8,9 @@
 #include "dense/dense.h"
 #include "dense/rope.h"
 
-#define ATTN_HEAD_BLOCK    16u /* most heads that one worker scores together */
-#define ATTN_PARTIAL_BYTES (32u << 20)
-#define MLA_HEAD_TOKENS    32u /* tokens that one head's matrix is multiplied with at a time */
+#define ATTN_HEAD_BLOCK     16u /* most heads that one worker scores together */
+#define ATTN_HEAD_BLOCK_MIN 4u  /* fewer would convert the same keys again for each */
+#define MLA_HEAD_TOKENS     32u /* tokens that one head's matrix is multiplied with at a time */
 
 struct dense_worker {
     float *score;      /* [ATTN_HEAD_BLOCK, KV_CHUNK] */
@@ -47,7 +47,7 @@ struct dense {
     float *q_abs; /* MLA: [q_tokens, H, kv_lora + n_rope] */
     unsigned q_tokens;
     float *partial; /* partial softmaxes of a tile, see attn.c */
-    size_t partial_stride;
+    size_t partial_stride, partial_floats;
     float *attn;   /* [T, H * n_v] */
     float *h;      /* [T, n_ff] */
     float *y;      /* [T, D] what goes into the residual stream next */

@@ -1,11 +1,12 @@
-/* Rotary embedding and the chunked KV cache, each by itself; attention as a whole is covered by the
- * forward pass (test-step).
+/* Rotary embedding and the chunked KV cache, each by itself, and attention that is taken through
+ * its buffers in pieces. Whether attention is right is the forward pass's test (test-step).
  */
 #include <criterion/criterion.h>
 #include <math.h>
 
 #include "dense/kv-chunk.h"
 #include "dense/rope.h"
+#include "dense/state.h"
 #include "tests/unit/rig.h"
 #include "tests/unit/testdata.h"
 
@@ -122,6 +123,8 @@ Test(kv, grows_and_shrinks_by_chunks)
     struct topo *topo = three_nodes();
     struct kv_cache *kv = NULL;
     numoe_error err = {0};
+    cr_assert_eq(kv_new(model, topo, false, (1u << 20) + 1, &kv, &err), NUMOE_E_INPUT_CONTEXT);
+    cr_assert_null(kv);
     cr_assert_eq(kv_new(model, topo, false, 1000, &kv, &err), NUMOE_OK);
     cr_assert_eq(kv->n_chunk, 0);
     cr_assert_eq(kv_reserve(kv, 1, &err), NUMOE_OK);
@@ -172,4 +175,83 @@ Test(kv, heads_do_not_overlap)
     kv_free(kv);
     topo_free(topo);
     model_close(model);
+}
+
+/* ------------------------------------------------------------------ attention in pieces */
+
+struct attention_run {
+    struct rig *rig;
+    struct dense *dense;
+};
+
+static void attend_all_layers(struct worker *w, void *arg)
+{
+    struct attention_run *run = arg;
+    dense_embed(run->dense, w);
+    for (unsigned il = 0; il < run->rig->model->hp.n_layer; il++) {
+        dense_attention(run->dense, w, il);
+    }
+    dense_head(run->dense, w);
+}
+
+/* Logits after the attention of all layers alone, with room for n_pair partials of the longest
+ * sequence and q_tokens absorbed queries (0: as many as there are). */
+static float *attention_logits(struct rig *rig, unsigned n, unsigned n_pair, unsigned q_tokens)
+{
+    struct attention_run run = {.rig = rig};
+    struct dense_token *token = calloc(n, sizeof *token);
+    struct kv_cache *kv = rig_cache(rig, false, n);
+    const size_t n_logits = (size_t)n * rig->model->hp.n_vocab;
+    float *logits = malloc(n_logits * sizeof *logits);
+    cr_assert_eq(
+        dense_new(rig->model, rig->store, rig->pools, rig->topo, rig->kern, n, &run.dense, NULL),
+        NUMOE_OK);
+    for (unsigned t = 0; t < n; t++) {
+        token[t] = (struct dense_token){
+            .id = (int32_t)(t * 37 % 500), .position = t, .kv = kv, .want_logits = true};
+    }
+    dense_begin(run.dense, token, n);
+    if (n_pair > 0) {
+        run.dense->partial_floats = n_pair * run.dense->n_chunk * run.dense->partial_stride;
+        run.dense->q_tokens = q_tokens;
+    }
+    pools_run(rig->pools, attend_all_layers, &run);
+    memcpy(logits, dense_logits(run.dense, 0), n_logits * sizeof *logits);
+    dense_free(run.dense);
+    kv_free(kv);
+    free(token);
+    return logits;
+}
+
+/* Tiles of many tokens, of one token, and of some heads of one token. */
+static void check_pieces(const char *rel)
+{
+    const unsigned n = 270; /* two chunks */
+    char *path = test_src_path(rel);
+    cr_assert_not_null(path, "%s", rel);
+    struct rig rig = rig_open(path, 2, 3, 1);
+    const unsigned n_head = rig.model->hp.n_head;
+    const struct {
+        unsigned n_pair, q_tokens;
+    } piece[] = {{100 * n_head, 64}, {n_head, 100}, {3, 1}, {1, 33}};
+    float *want = attention_logits(&rig, n, 0, 0);
+    for (unsigned i = 0; i < ARRAY_LEN(piece); i++) {
+        float *got = attention_logits(&rig, n, piece[i].n_pair, piece[i].q_tokens);
+        cr_assert_arr_eq(got, want, (size_t)n * rig.model->hp.n_vocab * sizeof *want,
+                         "%u pairs at once: other bits", piece[i].n_pair);
+        free(got);
+    }
+    free(want);
+    rig_close(&rig);
+    free(path);
+}
+
+Test(attention, latent_in_pieces)
+{
+    check_pieces("tests/data/fixtures/deepseek3-a/deepseek3-a-f32.gguf");
+}
+
+Test(attention, grouped_in_pieces)
+{
+    check_pieces("tests/data/fixtures/mixtral-a/mixtral-a-f32.gguf");
 }
