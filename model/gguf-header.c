@@ -121,8 +121,8 @@ static numoe_status fail_fit(const struct reader *r, size_t offset, const char *
                            offset, what, n, HEADER_BYTES_MAX >> 20);
     }
     return status_fail(err, NUMOE_E_FILE_FORMAT,
-                       "offset %zu: %s (%" PRIu64 ") goes past the end of the file (%" PRIu64
-                       " bytes)",
+                       "offset %zu: %s (%" PRIu64 ") does not fit into the file (%" PRIu64
+                       " bytes); it is damaged or cut short",
                        offset, what, n, r->part->bytes);
 }
 
