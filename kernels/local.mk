@@ -2,12 +2,15 @@ core_sources += \
 	kernels/format.c kernels/format.h \
 	kernels/format-decode.c kernels/format-decode.h \
 	kernels/format-tables.c kernels/format-tables.h \
-	kernels/expf.h kernels/isa.h \
+	kernels/expf.h kernels/isa.h kernels/layout.h \
 	kernels/kern.c kernels/kern.h \
 	kernels/ref/attn.c kernels/ref/matmul.c kernels/ref/ref.h kernels/ref/vector.c
 
 # Compiled with the flags of their instruction set, where the compiler has them:
-avx2_sources +=
+avx2_sources += \
+	kernels/avx2/attention.c kernels/avx2/decode.h kernels/avx2/fill.c \
+	kernels/avx2/float.c kernels/avx2/math.h kernels/avx2/matmul.h \
+	kernels/avx2/parts.h kernels/avx2/quant.c kernels/avx2/vector.c
 avx512_sources += \
 	kernels/avx512/attention.c kernels/avx512/decode.h kernels/avx512/fill.c \
 	kernels/avx512/float.c kernels/avx512/math.h kernels/avx512/matmul.h \

@@ -4,8 +4,7 @@
 #include "kernels/avx512/math.h"
 #include "kernels/avx512/parts.h"
 #include "kernels/kern.h"
-
-#define KERN_INLINE static inline __attribute__((always_inline))
+#include "kernels/layout.h"
 
 #define TILE_HEADS 4
 #define TILE_POS   4 /* attn_qk */

@@ -2,7 +2,7 @@
  * each quantized format. q[i] holds elements 4i..4i+3 of row r in its dword r, as unsigned bytes: a
  * format with signed values adds decode_offset() to them, which the caller takes off again with the
  * sums of the activations. The weight of an element is (q - offset) * scale[half] + min[half], with
- * one scale for the whole sub-block or one for each half (decode_n_scale).
+ * one scale for the whole sub-block or one for each half (layout_n_scale).
  *
  * Every function takes the format as an argument that is constant at each call; the switches
  * vanish. */
@@ -12,9 +12,7 @@
 #include <immintrin.h>
 #include <string.h>
 
-#include "kernels/format.h"
-
-#define KERN_INLINE static inline __attribute__((always_inline))
+#include "kernels/layout.h"
 
 struct sub {
     __m512i q[8];
@@ -26,73 +24,6 @@ struct head {
     __m512 d, m;
     __m512i scale[4], min[2];
 };
-
-/* Bytes of a block of a panel. */
-KERN_INLINE size_t decode_bytes(enum format_id f)
-{
-    switch (f) {
-    case FORMAT_Q4_0:
-    case FORMAT_IQ4_NL:
-        return 16 * 18;
-    case FORMAT_Q4_1:
-        return 16 * 20;
-    case FORMAT_Q5_0:
-        return 16 * 22;
-    case FORMAT_Q5_1:
-        return 16 * 24;
-    case FORMAT_Q8_0:
-        return 16 * 34;
-    case FORMAT_MXFP4:
-        return 16 * 17;
-    case FORMAT_Q2_K:
-        return 16 * 84;
-    case FORMAT_Q3_K:
-        return 16 * 110;
-    case FORMAT_Q4_K:
-        return 16 * 144;
-    case FORMAT_Q5_K:
-        return 16 * 176;
-    case FORMAT_Q6_K:
-        return 16 * 210;
-    case FORMAT_IQ4_XS:
-        return 16 * 136;
-    default:
-        __builtin_unreachable();
-    }
-}
-
-/* Sub-blocks in a block. */
-KERN_INLINE unsigned decode_n_sub(enum format_id f)
-{
-    switch (f) {
-    case FORMAT_Q2_K:
-    case FORMAT_Q3_K:
-    case FORMAT_Q4_K:
-    case FORMAT_Q5_K:
-    case FORMAT_Q6_K:
-    case FORMAT_IQ4_XS:
-        return 8;
-    default:
-        return 1;
-    }
-}
-
-KERN_INLINE unsigned decode_n_scale(enum format_id f)
-{
-    return f == FORMAT_Q6_K || f == FORMAT_Q3_K || f == FORMAT_Q2_K ? 2 : 1;
-}
-
-/* Whether the sub-blocks of a block come back to bytes that lie before others already read. */
-KERN_INLINE bool decode_is_scattered(enum format_id f)
-{
-    return f == FORMAT_Q5_K || f == FORMAT_Q6_K || f == FORMAT_Q3_K || f == FORMAT_Q2_K;
-}
-
-KERN_INLINE bool decode_has_min(enum format_id f)
-{
-    return f == FORMAT_Q4_1 || f == FORMAT_Q5_1 || f == FORMAT_Q2_K || f == FORMAT_Q4_K ||
-           f == FORMAT_Q5_K;
-}
 
 KERN_INLINE int decode_offset(enum format_id f)
 {
@@ -377,7 +308,7 @@ KERN_INLINE void sub_q8_0(const uint8_t *b, struct sub *s)
 KERN_INLINE void sub_single(enum format_id f, const uint8_t *b, struct sub *s)
 {
     s->scale[0] = f == FORMAT_MXFP4 ? e8m0_half(b) : load_f16(b);
-    if (decode_has_min(f)) {
+    if (layout_has_min(f)) {
         s->min[0] = load_f16(b + 32);
     }
     switch (f) {

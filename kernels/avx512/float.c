@@ -6,8 +6,7 @@
 
 #include "kernels/avx512/parts.h"
 #include "kernels/kern.h"
-
-#define KERN_INLINE static inline __attribute__((always_inline))
+#include "kernels/layout.h"
 
 #define TILE           8 /* tokens at once */
 #define PREFETCH_AHEAD 4096

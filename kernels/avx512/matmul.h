@@ -37,7 +37,7 @@ struct kind {
 
 KERN_INLINE struct kind kind_of(enum format_id f)
 {
-    return (struct kind){decode_n_scale(f), decode_has_min(f), decode_offset(f) != 0,
+    return (struct kind){layout_n_scale(f), layout_has_min(f), decode_offset(f) != 0,
                          decode_offset(f)};
 }
 
@@ -187,29 +187,23 @@ KERN_INLINE void sub_times(struct kind kind, const struct sub *w, const int8_t *
     }
 }
 
-/* Bytes of a panel to a sub-block (on average, where they share a head). */
-KERN_INLINE size_t sub_bytes(enum format_id f)
-{
-    return decode_bytes(f) / decode_n_sub(f);
-}
-
 /* Sub-block j of the span at b, with a prefetch of what comes a few KiB later. The barrier keeps
  * the compiler from gathering the prefetches of many sub-blocks in one place. */
 KERN_INLINE void sub_decode(enum format_id f, const uint8_t *b, const struct head *h, unsigned j,
                             struct sub *w)
 {
-    size_t begin = j * sub_bytes(f), end = begin + sub_bytes(f);
+    size_t begin = j * layout_sub_bytes(f), end = begin + layout_sub_bytes(f);
     __asm__ volatile("" : : : "memory");
 #pragma GCC unroll 16
     for (size_t i = (begin + 63) / 64 * 64; i < end; i += 64) {
-        if (decode_is_scattered(f)) {
+        if (layout_is_scattered(f)) {
             _mm_prefetch((const char *)b + i + PREFETCH_NEAR, _MM_HINT_T0);
             _mm_prefetch((const char *)b + i + PREFETCH_FAR, _MM_HINT_T1);
         } else {
             _mm_prefetch((const char *)b + i + PREFETCH_AHEAD, _MM_HINT_T0);
         }
     }
-    decode_sub(f, decode_n_sub(f) == 1 ? b + j * sub_bytes(f) : b, h, j, w);
+    decode_sub(f, layout_block(f, b, j), h, j, w);
 }
 
 KERN_INLINE __mmask16 panel_mask(unsigned n_row, unsigned row)
@@ -233,7 +227,7 @@ KERN_INLINE void span_few(enum format_id f, const uint8_t *b, const struct lane 
         fix_make(kind, &lane[t], i0, n, &fix[t]);
         x[t] = lane[t].q + 32 * (size_t)i0;
     }
-    if (decode_n_sub(f) == 1) {
+    if (layout_n_sub(f) == 1) {
 #pragma GCC unroll 1
         for (unsigned j = 0; j < n; j++) {
             sub_decode(f, b, &h, j, &w);
@@ -266,10 +260,10 @@ KERN_INLINE void matmul_few(enum format_id f, const uint8_t *b, unsigned n_row,
         for (unsigned t = 0; t < nt; t++) {
             acc[t] = _mm512_setzero_ps();
         }
-        for (; i + SPAN <= n_sub; i += SPAN, b += SPAN * sub_bytes(f)) {
+        for (; i + SPAN <= n_sub; i += SPAN, b += SPAN * layout_sub_bytes(f)) {
             span_few(f, b, lane, nt, i, SPAN, acc);
         }
-        for (; decode_n_sub(f) == 1 && i < n_sub; i++, b += sub_bytes(f)) {
+        for (; layout_n_sub(f) == 1 && i < n_sub; i++, b += layout_sub_bytes(f)) {
             span_few(f, b, lane, nt, i, 1, acc);
         }
 #pragma GCC unroll 8
@@ -292,7 +286,7 @@ struct span {
 KERN_INLINE void span_decode(enum format_id f, const uint8_t *b, unsigned n, struct span *out)
 {
     struct head h;
-    if (decode_n_sub(f) == 1) {
+    if (layout_n_sub(f) == 1) {
 #pragma GCC unroll 1
         for (unsigned j = 0; j < n; j++) {
             sub_decode(f, b, &h, j, &out->sub[j]);
@@ -371,11 +365,11 @@ KERN_INLINE void matmul_chunk(enum format_id f, tiles_fn *tiles, const uint8_t *
         for (unsigned t = 0; t < nt; t++) {
             acc[t] = _mm512_setzero_ps();
         }
-        for (; i + SPAN <= n_sub; i += SPAN, b += SPAN * sub_bytes(f)) {
+        for (; i + SPAN <= n_sub; i += SPAN, b += SPAN * layout_sub_bytes(f)) {
             span_decode(f, b, SPAN, &span);
             tiles(&span, lane, nt, i, SPAN, decode_offset(f), acc);
         }
-        for (; decode_n_sub(f) == 1 && i < n_sub; i++, b += sub_bytes(f)) {
+        for (; layout_n_sub(f) == 1 && i < n_sub; i++, b += layout_sub_bytes(f)) {
             span_decode(f, b, 1, &span);
             tiles(&span, lane, nt, i, 1, decode_offset(f), acc);
         }

@@ -1,0 +1,208 @@
+/* AVX2 attention over a chunk of a KV cache. Tiles of heads share each load and each conversion
+ * from f16, since heads share rows (all of them with a latent cache, a group otherwise); the sum of
+ * one (head, position) or one output element has the same order in every tile. */
+#include "kernels/avx2/math.h"
+#include "kernels/avx2/parts.h"
+#include "kernels/kern.h"
+
+#define TILE_HEADS 4
+#define TILE_POS   2 /* attn_qk */
+#define TILE_VECS  2 /* attn_sv: vectors of 8 output elements */
+
+/* n (at most 8) elements of a row of the cache from element i on, 0 in the other lanes. */
+KERN_INLINE __m256 cache_at(const uint8_t *row, bool f16, size_t i, size_t n)
+{
+    if (f16) {
+        return load_part_f16((const uint16_t *)(const void *)row + i, n);
+    }
+    return load_part((const float *)(const void *)row + i, n);
+}
+
+KERN_INLINE size_t elem_bytes(bool f16)
+{
+    return f16 ? 2 : 4;
+}
+
+/* sum[h][p] += elements i.. i + n (n at most 8) */
+KERN_INLINE void qk_step(const float *q, size_t ldq, unsigned nh, const uint8_t *k, bool f16,
+                         size_t row_bytes, unsigned np, size_t i, size_t n,
+                         __m256 sum[TILE_HEADS][TILE_POS])
+{
+    __m256 key[TILE_POS];
+#pragma GCC unroll 2
+    for (unsigned p = 0; p < np; p++) {
+        key[p] = cache_at(k + p * row_bytes, f16, i, n);
+    }
+#pragma GCC unroll 4
+    for (unsigned h = 0; h < nh; h++) {
+        __m256 v = load_part(q + h * ldq + i, n);
+#pragma GCC unroll 2
+        for (unsigned p = 0; p < np; p++) {
+            sum[h][p] = _mm256_fmadd_ps(v, key[p], sum[h][p]);
+        }
+    }
+}
+
+/* s for nh heads x np positions. */
+KERN_INLINE void qk_tile(const float *q, size_t ldq, unsigned nh, const uint8_t *k, bool f16,
+                         size_t row_bytes, unsigned np, unsigned n, float *s, size_t lds)
+{
+    __m256 sum[TILE_HEADS][TILE_POS];
+    unsigned i = 0;
+#pragma GCC unroll 4
+    for (unsigned h = 0; h < nh; h++) {
+#pragma GCC unroll 2
+        for (unsigned p = 0; p < np; p++) {
+            sum[h][p] = _mm256_setzero_ps();
+        }
+    }
+    for (; i + 8 <= n; i += 8) {
+        qk_step(q, ldq, nh, k, f16, row_bytes, np, i, 8, sum);
+    }
+    if (i < n) {
+        qk_step(q, ldq, nh, k, f16, row_bytes, np, i, n - i, sum);
+    }
+#pragma GCC unroll 4
+    for (unsigned h = 0; h < nh; h++) {
+#pragma GCC unroll 2
+        for (unsigned p = 0; p < np; p++) {
+            s[h * lds + p] = sum_lanes(sum[h][p]);
+        }
+    }
+}
+
+KERN_INLINE void qk_heads(const float *q, size_t ldq, unsigned n_head, const uint8_t *k, bool f16,
+                          size_t row_bytes, unsigned np, unsigned n, float *s, size_t lds)
+{
+    unsigned h = 0;
+    for (; h + TILE_HEADS <= n_head; h += TILE_HEADS) {
+        qk_tile(q + h * ldq, ldq, TILE_HEADS, k, f16, row_bytes, np, n, s + h * lds, lds);
+    }
+    for (; h < n_head; h++) {
+        qk_tile(q + h * ldq, ldq, 1, k, f16, row_bytes, np, n, s + h * lds, lds);
+    }
+}
+
+KERN_INLINE void qk_any(const float *q, size_t ldq, unsigned n_head, const uint8_t *k, bool f16,
+                        size_t ldk, unsigned n_pos, unsigned n, float *s, size_t lds)
+{
+    const size_t row_bytes = ldk * elem_bytes(f16);
+    unsigned p = 0;
+    for (; p + TILE_POS <= n_pos; p += TILE_POS) {
+        qk_heads(q, ldq, n_head, k + p * row_bytes, f16, row_bytes, TILE_POS, n, s + p, lds);
+    }
+    for (; p < n_pos; p++) {
+        qk_heads(q, ldq, n_head, k + p * row_bytes, f16, row_bytes, 1, n, s + p, lds);
+    }
+}
+
+static void attn_qk(const float *q, size_t ldq, unsigned n_head, const void *k, bool k_is_f16,
+                    size_t ldk, unsigned n_pos, unsigned n, float *s, size_t lds)
+{
+    if (k_is_f16) {
+        qk_any(q, ldq, n_head, k, true, ldk, n_pos, n, s, lds);
+    } else {
+        qk_any(q, ldq, n_head, k, false, ldk, n_pos, n, s, lds);
+    }
+}
+
+static void attn_exp(float *s, unsigned n_pos, float *max, float *sum)
+{
+    const __m256 low = _mm256_set1_ps(-INFINITY);
+    __m256 top = low, total = _mm256_setzero_ps();
+    for (unsigned i = 0; i < n_pos; i += 8) {
+        __m256 in = _mm256_castsi256_ps(lanes_below(n_pos - i));
+        top = _mm256_max_ps(top, _mm256_blendv_ps(low, load_part(s + i, n_pos - i), in));
+    }
+    *max = max_lanes(top);
+    for (unsigned i = 0; i < n_pos; i += 8) {
+        __m256 in = _mm256_castsi256_ps(lanes_below(n_pos - i));
+        __m256 v = exp_of(_mm256_sub_ps(load_part(s + i, n_pos - i), _mm256_set1_ps(*max)));
+        v = _mm256_and_ps(v, in);
+        total = _mm256_add_ps(total, v);
+        store_part(s + i, n_pos - i, v);
+    }
+    *sum = sum_lanes(total);
+}
+
+/* nh heads x nv vectors of 8 elements, of the last of which n exist. */
+KERN_INLINE void sv_tile(const float *s, size_t lds, unsigned nh, const uint8_t *v, bool f16,
+                         size_t row_bytes, unsigned n_pos, unsigned nv, size_t n, float *o,
+                         size_t ldo)
+{
+    __m256 sum[TILE_HEADS][TILE_VECS];
+#pragma GCC unroll 4
+    for (unsigned h = 0; h < nh; h++) {
+#pragma GCC unroll 2
+        for (unsigned j = 0; j < nv; j++) {
+            sum[h][j] = _mm256_setzero_ps();
+        }
+    }
+#pragma GCC unroll 1
+    for (unsigned p = 0; p < n_pos; p++, v += row_bytes) {
+        __m256 value[TILE_VECS];
+#pragma GCC unroll 2
+        for (unsigned j = 0; j < nv; j++) {
+            value[j] = cache_at(v, f16, 8 * j, n);
+        }
+#pragma GCC unroll 4
+        for (unsigned h = 0; h < nh; h++) {
+            __m256 weight = _mm256_set1_ps(s[h * lds + p]);
+#pragma GCC unroll 2
+            for (unsigned j = 0; j < nv; j++) {
+                sum[h][j] = _mm256_fmadd_ps(weight, value[j], sum[h][j]);
+            }
+        }
+    }
+#pragma GCC unroll 4
+    for (unsigned h = 0; h < nh; h++) {
+#pragma GCC unroll 2
+        for (unsigned j = 0; j < nv; j++) {
+            store_part(o + h * ldo + 8 * j, n, sum[h][j]);
+        }
+    }
+}
+
+/* All of n for nh heads. */
+KERN_INLINE void sv_heads(const float *s, size_t lds, unsigned nh, const uint8_t *v, bool f16,
+                          size_t row_bytes, unsigned n_pos, unsigned n, float *o, size_t ldo)
+{
+    const size_t bytes = elem_bytes(f16);
+    unsigned i = 0;
+    for (; i + 8 * TILE_VECS <= n; i += 8 * TILE_VECS) {
+        sv_tile(s, lds, nh, v + i * bytes, f16, row_bytes, n_pos, TILE_VECS, 8, o + i, ldo);
+    }
+    for (; i < n; i += 8) {
+        sv_tile(s, lds, nh, v + i * bytes, f16, row_bytes, n_pos, 1, n - i, o + i, ldo);
+    }
+}
+
+KERN_INLINE void sv_any(const float *s, size_t lds, unsigned n_head, const uint8_t *v, bool f16,
+                        size_t ldv, unsigned n_pos, unsigned n, float *o, size_t ldo)
+{
+    const size_t row_bytes = ldv * elem_bytes(f16);
+    unsigned h = 0;
+    for (; h + TILE_HEADS <= n_head; h += TILE_HEADS) {
+        sv_heads(s + h * lds, lds, TILE_HEADS, v, f16, row_bytes, n_pos, n, o + h * ldo, ldo);
+    }
+    for (; h < n_head; h++) {
+        sv_heads(s + h * lds, lds, 1, v, f16, row_bytes, n_pos, n, o + h * ldo, ldo);
+    }
+}
+
+static void attn_sv(const float *s, size_t lds, unsigned n_head, const void *v, bool v_is_f16,
+                    size_t ldv, unsigned n_pos, unsigned n, float *o, size_t ldo)
+{
+    if (v_is_f16) {
+        sv_any(s, lds, n_head, v, true, ldv, n_pos, n, o, ldo);
+    } else {
+        sv_any(s, lds, n_head, v, false, ldv, n_pos, n, o, ldo);
+    }
+}
+
+void avx2_fill_attention(struct kern *kern)
+{
+    kern->attn_qk = attn_qk;
+    kern->attn_exp = attn_exp;
+    kern->attn_sv = attn_sv;
+}
