@@ -43,10 +43,8 @@ struct pools {
     struct gate_patience barrier_patience, idle_patience, caller_patience;
     pool_fn *fn; /* Sync: written before start opens, read after; NULL: end */
     void *arg;
-    uint32_t run;               /* number of the last run */
-    struct gate_count all_here; /* nodes at the barrier of all */
-    struct gate_count all_done; /* nodes that have finished the run */
-    struct gate_word done;      /* opened by the last of them */
+    uint32_t run; /* number of the last run */
+    struct pool_meet *meet;
 };
 
 /* ------------------------------------------------------------------ how many, where */
@@ -175,17 +173,17 @@ static bool arrive(const struct worker *w, struct gate_count *root, struct gate_
            gate_arrive(root, phase, (w->nw + POOL_GROUP - 1) / POOL_GROUP);
 }
 
-static struct pool_slot *group_slot(const struct worker *w)
+static struct pool_group *group_of(const struct worker *w)
 {
-    return &w->gate->slot[w->iw - w->iw % POOL_GROUP];
+    return pool_gate_group(w->gate, w->iw, w->nw);
 }
 
 static void finish(const struct worker *w, uint32_t run)
 {
     struct pools *pools = w->pools;
-    if (arrive(w, &w->gate->done, &group_slot(w)->done, run) &&
-        gate_arrive(&pools->all_done, run, w->n_node)) {
-        gate_open(&pools->done, run);
+    if (arrive(w, &w->gate->done, &group_of(w)->done, run) &&
+        gate_arrive(&pools->meet->done, run, w->n_node)) {
+        gate_open(&pools->meet->over, run);
     }
 }
 
@@ -277,13 +275,12 @@ static numoe_status start_threads(struct pools *pools, numoe_error *err)
 static numoe_status new_gates(struct pools *pools, const unsigned *nw, numoe_error *err)
 {
     for (unsigned in = 0; in < pools->n_node; in++) {
-        size_t bytes = sizeof(struct pool_gate) + nw[in] * sizeof(struct pool_slot);
         void *p;
         FORWARD_IF(node_arena_new(pools->topo, in, "workers", &pools->arena[in], err));
-        FORWARD_IF(node_arena_alloc(pools->arena[in], bytes, &p, err));
+        FORWARD_IF(node_arena_alloc(pools->arena[in], pool_gate_bytes(nw[in]), &p, err));
         pools->gate[in] = p;
     }
-    return NUMOE_OK;
+    return node_arena_alloc(pools->arena[0], sizeof(*pools->meet), &pools->meet, err);
 }
 
 static numoe_status start(struct pools *pools, numoe_error *err)
@@ -302,7 +299,7 @@ static numoe_status start(struct pools *pools, numoe_error *err)
     FORWARD_IF(deal_threads(pools, err));
     FORWARD_IF(start_threads(pools, err));
     pools->run = 1;
-    gate_wait(&pools->done, pools->run, &pools->caller_patience);
+    gate_wait(&pools->meet->over, pools->run, &pools->caller_patience);
     return NUMOE_OK;
 }
 
@@ -328,8 +325,7 @@ numoe_status pools_new(const struct topo *topo, unsigned n_worker, struct pools 
 {
     struct pools *pools;
     FORWARD_IF(count_workers(topo, n_worker, &n_worker, err));
-    size_t n_line = round_up(sizeof(*pools), GATE_ALIGN) / GATE_ALIGN;
-    FORWARD_IF(mem_new_aligned(&pools, n_line, GATE_ALIGN, "worker pools", err));
+    FORWARD_IF(mem_new(&pools, 1, sizeof(*pools), "worker pools", err));
     pools->topo = topo;
     pools->n_worker = n_worker;
     pools->n_node = MIN(n_worker, topo->n_node);
@@ -403,14 +399,14 @@ void pools_run(struct pools *pools, pool_fn *fn, void *arg)
     pools->fn = fn;
     pools->arg = arg;
     open_start(pools);
-    gate_wait(&pools->done, pools->run, &pools->caller_patience);
+    gate_wait(&pools->meet->over, pools->run, &pools->caller_patience);
 }
 
 void worker_node_barrier(struct worker *w)
 {
     struct pool_gate *gate = w->gate;
     uint32_t phase = ++w->node_phase;
-    if (arrive(w, &gate->node_here, &group_slot(w)->node_here, phase)) {
+    if (arrive(w, &gate->node_here, &group_of(w)->node_here, phase)) {
         gate_open(&gate->node_go, phase);
     } else {
         wait_at(w, &gate->node_go, phase, true, &w->pools->barrier_patience);
@@ -421,8 +417,8 @@ void worker_all_barrier(struct worker *w)
 {
     struct pools *pools = w->pools;
     uint32_t phase = ++w->all_phase;
-    bool node_complete = arrive(w, &w->gate->all_here, &group_slot(w)->all_here, phase);
-    if (node_complete && (w->n_node == 1 || gate_arrive(&pools->all_here, phase, w->n_node))) {
+    bool node_complete = arrive(w, &w->gate->all_here, &group_of(w)->all_here, phase);
+    if (node_complete && (w->n_node == 1 || gate_arrive(&pools->meet->here, phase, w->n_node))) {
         for (unsigned in = 0; in < w->n_node; in++) {
             gate_open(&pools->gate[in]->all_go, phase);
         }

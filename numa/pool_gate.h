@@ -4,6 +4,7 @@
 #define NUMOE_NUMA_POOL_GATE_H
 
 #include <stdatomic.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #include "numa/gate.h"
@@ -13,11 +14,13 @@
  */
 #define POOL_GROUP 4u
 
-/* Each worker's own lines. The counts are those of the group that begins with it. */
-struct pool_slot {
-    /* How much of its part is taken: epoch of the operation << 32 | pieces taken. */
-    _Alignas(GATE_ALIGN) _Atomic uint64_t cursor;
+struct pool_group {
     struct gate_count node_here, all_here, done;
+};
+
+/* How much of one worker's part is taken: epoch of the operation << 32 | pieces taken. */
+struct share_cursor {
+    _Alignas(GATE_ALIGN) _Atomic uint64_t epoch_next;
 };
 
 struct pool_gate {
@@ -27,7 +30,26 @@ struct pool_gate {
     struct gate_word node_go;
     struct gate_count all_here; /* barrier of all nodes: this node's arrivals and its exit */
     struct gate_word all_go;
-    struct pool_slot slot[]; /* one per worker */
+    /* One per worker, then a pool_group for each POOL_GROUP of them. */
+    struct share_cursor cursor[];
 };
+
+/* What the nodes share. */
+struct pool_meet {
+    struct gate_count here; /* nodes at the barrier of all */
+    struct gate_count done; /* nodes that have finished the run */
+    struct gate_word over;  /* opened by the last of them */
+};
+
+static inline struct pool_group *pool_gate_group(struct pool_gate *gate, uint32_t iw, uint32_t nw)
+{
+    return (struct pool_group *)&gate->cursor[nw] + iw / POOL_GROUP;
+}
+
+static inline size_t pool_gate_bytes(uint32_t nw)
+{
+    return sizeof(struct pool_gate) + nw * sizeof(struct share_cursor) +
+           (nw + POOL_GROUP - 1) / POOL_GROUP * sizeof(struct pool_group);
+}
 
 #endif

@@ -30,7 +30,7 @@ static inline uint64_t pack(uint32_t epoch, uint32_t next)
 
 static void refresh_own_cursor(const struct worker *w)
 {
-    _Atomic uint64_t *cursor = &w->gate->slot[w->iw].cursor;
+    _Atomic uint64_t *cursor = &w->gate->cursor[w->iw].epoch_next;
     uint64_t seen = atomic_load_explicit(cursor, memory_order_relaxed);
     while ((int32_t)(w->share_epoch - (uint32_t)(seen >> 32)) > 0 &&
            !atomic_compare_exchange_weak_explicit(cursor, &seen, pack(w->share_epoch, 0),
@@ -59,7 +59,7 @@ void share_begin(struct share *s, struct worker *w, uint32_t n, uint32_t grain)
 static bool take(const struct share *s, unsigned iv, uint32_t *lo, uint32_t *hi)
 {
     uint32_t piece0 = s->each * iv + MIN(iv, s->more), n_piece = s->each + (iv < s->more);
-    _Atomic uint64_t *cursor = &s->w->gate->slot[iv].cursor;
+    _Atomic uint64_t *cursor = &s->w->gate->cursor[iv].epoch_next;
     uint64_t seen = atomic_load_explicit(cursor, memory_order_relaxed);
     uint32_t next;
     do {
@@ -75,14 +75,6 @@ static bool take(const struct share *s, unsigned iv, uint32_t *lo, uint32_t *hi)
     return true;
 }
 
-/* The others' cursors come from other cores: all at once, not one after another. */
-static void fetch_cursors(const struct worker *w)
-{
-    for (unsigned iv = 0; iv < w->nw; iv++) {
-        __builtin_prefetch(&w->gate->slot[iv].cursor);
-    }
-}
-
 bool share_next(struct share *s, uint32_t *lo, uint32_t *hi)
 {
     const struct worker *w = s->w;
@@ -90,9 +82,6 @@ bool share_next(struct share *s, uint32_t *lo, uint32_t *hi)
         unsigned iv = w->iw + s->victim;
         if (take(s, iv < w->nw ? iv : iv - w->nw, lo, hi)) {
             return true;
-        }
-        if (s->victim == 0) {
-            fetch_cursors(w);
         }
     }
     return false;
