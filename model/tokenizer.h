@@ -14,7 +14,9 @@ numoe_status tokenizer_open(const struct gguf *g, struct tokenizer **out, numoe_
 void tokenizer_close(struct tokenizer *tok);
 
 /* flags: NUMOE_TOKENIZE_*. Invalid UTF-8 is tokenized bytewise. *ids is allocated: mem_free().
- * Works in O(n log n) for any text (a word of 1 MB included). */
+ * Works in O(n log n) for any text (a word of 1 MB included). What no token stands for becomes the
+ * unknown token, or nothing where the vocabulary has none. Models whose own tokenizer brings text
+ * to NFC (Qwen, OLMo) get it so: their ids do not give other forms back. */
 numoe_status tokenizer_encode(const struct tokenizer *tok, const char *text, size_t text_bytes,
                               unsigned flags, int32_t **ids, size_t *n, numoe_error *err);
 
@@ -30,8 +32,8 @@ int32_t tokenizer_find(const struct tokenizer *tok, const char *text); /* exact 
 
 /* Streaming detokenizer: bytes of tokens go in, whole UTF-8 sequences come out; bytes that can
  * never become valid come out as U+FFFD; an unfinished sequence waits, and flush turns it into
- * U+FFFD. SentencePiece: the space before the first token is dropped where the vocabulary adds one.
- */
+ * U+FFFD. SentencePiece: the space before the first token is dropped where the vocabulary adds one;
+ * set at_start to false after init when the text goes on from tokens that are not seen here. */
 struct detokenizer {
     const struct tokenizer *tok;
     bool special, at_start;
