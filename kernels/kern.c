@@ -10,8 +10,6 @@
 #include "base/mem.h"
 #include "kernels/isa.h"
 
-#pragma weak kern_avx2_fill
-
 #if defined(KERN_HAVE_AVX2) || defined(KERN_HAVE_AVX512)
 #include <cpuid.h>
 
