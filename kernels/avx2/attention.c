@@ -112,12 +112,15 @@ static void attn_exp(float *s, unsigned n_pos, float *max, float *sum)
     __m256 top = low, total = _mm256_setzero_ps();
     for (unsigned i = 0; i < n_pos; i += 8) {
         __m256 in = _mm256_castsi256_ps(lanes_below(n_pos - i));
-        top = _mm256_max_ps(top, _mm256_blendv_ps(low, load_part(s + i, n_pos - i), in));
+        __m256 v = _mm256_blendv_ps(low, load_part(s + i, n_pos - i), in);
+        top = _mm256_max_ps(v, top); /* of numbers, not of NaN */
     }
     *max = max_lanes(top);
+    /* nothing but -inf: exp(-inf - 0), not exp(-inf + inf) */
+    __m256 shift = _mm256_set1_ps(*max == -INFINITY ? 0 : *max);
     for (unsigned i = 0; i < n_pos; i += 8) {
         __m256 in = _mm256_castsi256_ps(lanes_below(n_pos - i));
-        __m256 v = exp_of(_mm256_sub_ps(load_part(s + i, n_pos - i), _mm256_set1_ps(*max)));
+        __m256 v = exp_of(_mm256_sub_ps(load_part(s + i, n_pos - i), shift));
         v = _mm256_and_ps(v, in);
         total = _mm256_add_ps(total, v);
         store_part(s + i, n_pos - i, v);

@@ -12,18 +12,17 @@ static __m256 absolute(__m256 x)
     return _mm256_andnot_ps(_mm256_set1_ps(-0.0f), x);
 }
 
-/* x / d in [-127, 127], rounded to nearest even. A subnormal d is coarse, hence the bounds. */
-static __m256i quants_of(const float *x, __m256 d)
+/* Of finite x, q = x * inverse rounded to nearest even: in [-127, 127] since inverse is 127 /
+ * max|x|. */
+static __m256i quants_of(const float *x, float inverse)
 {
-    __m256i q = _mm256_cvtps_epi32(_mm256_div_ps(_mm256_loadu_ps(x), d));
-    q = _mm256_min_epi32(q, _mm256_set1_epi32(127));
-    return _mm256_max_epi32(q, _mm256_set1_epi32(-127));
+    return _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(x), _mm256_set1_ps(inverse)));
 }
 
 /* 16 quants and their sum. */
-static void quantize_half(const float *x, __m256 d, int8_t *q, int16_t *s)
+static void quantize_half(const float *x, float inverse, int8_t *q, int16_t *s)
 {
-    __m256i v = _mm256_packs_epi32(quants_of(x, d), quants_of(x + 8, d));
+    __m256i v = _mm256_packs_epi32(quants_of(x, inverse), quants_of(x + 8, inverse));
     v = _mm256_permute4x64_epi64(v, 0xd8); /* the pack worked within 128-bit lanes */
     __m128i low = _mm256_castsi256_si128(v), high = _mm256_extracti128_si256(v, 1);
     _mm_storeu_si128((__m128i *)q, _mm_packs_epi16(low, high));
@@ -40,15 +39,19 @@ static void quantize_block(const float *x, int8_t *q, float *d, int16_t *s)
         top = _mm256_max_ps(top, absolute(v));
         nan = _mm256_or_ps(nan, _mm256_cmp_ps(v, v, _CMP_UNORD_Q));
     }
-    float scale = _mm256_movemask_ps(nan) ? NAN : max_lanes(top) / 127;
-    *d = scale;
-    if (scale > 0 && scale <= FLT_MAX) {
-        quantize_half(x, _mm256_set1_ps(scale), q, s);
-        quantize_half(x + 16, _mm256_set1_ps(scale), q + 16, s + 1);
-    } else {
-        memset(q, 0, 32);
-        s[0] = s[1] = 0;
+    float max = max_lanes(top);
+    bool finite = !_mm256_movemask_ps(nan) && max <= FLT_MAX;
+    *d = finite ? max / 127 : NAN;
+    if (finite && *d >= FLT_MIN) {
+        quantize_half(x, 127 / max, q, s);
+        quantize_half(x + 16, 127 / max, q + 16, s + 1);
+        return;
     }
+    if (finite) {
+        *d = 0;
+    }
+    memset(q, 0, 32);
+    s[0] = s[1] = 0;
 }
 
 static void quantize(const float *x, size_t k, int8_t *q, float *d, int16_t *s)

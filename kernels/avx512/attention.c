@@ -139,12 +139,14 @@ static void attn_exp(float *s, unsigned n_pos, float *max, float *sum)
     __m512 top = low, total = _mm512_setzero_ps();
     for (unsigned i = 0; i < n_pos; i += 16) {
         __mmask16 m = n_pos - i >= 16 ? 0xffff : (__mmask16)((1u << (n_pos - i)) - 1);
-        top = _mm512_max_ps(top, _mm512_mask_loadu_ps(low, m, s + i));
+        top = _mm512_max_ps(_mm512_mask_loadu_ps(low, m, s + i), top); /* of numbers, not of NaN */
     }
     *max = _mm512_reduce_max_ps(top);
+    /* nothing but -inf: exp(-inf - 0), not exp(-inf + inf) */
+    __m512 shift = _mm512_set1_ps(*max == -INFINITY ? 0 : *max);
     for (unsigned i = 0; i < n_pos; i += 16) {
         __mmask16 m = n_pos - i >= 16 ? 0xffff : (__mmask16)((1u << (n_pos - i)) - 1);
-        __m512 v = _mm512_sub_ps(_mm512_maskz_loadu_ps(m, s + i), _mm512_set1_ps(*max));
+        __m512 v = _mm512_sub_ps(_mm512_maskz_loadu_ps(m, s + i), shift);
         v = _mm512_maskz_mov_ps(m, exp_of(v));
         total = _mm512_add_ps(total, v);
         _mm512_mask_storeu_ps(s + i, m, v);

@@ -13,30 +13,28 @@ static inline __mmask16 lanes_at(size_t i, size_t n)
     return n - i >= 16 ? 0xffff : (__mmask16)((1u << (n - i)) - 1);
 }
 
-/* x / d in [-127, 127], rounded to nearest even. A subnormal d is coarse, hence the bounds. */
-static __m512i quants_of(__m512 x, __m512 d)
+/* Of finite x, q = x * inverse rounded to nearest even: in [-127, 127] since inverse is 127 /
+ * max|x|. */
+static __m512i quants_of(__m512 x, float inverse)
 {
-    const __m512i top = _mm512_set1_epi32(127);
-    __m512i q = _mm512_cvtps_epi32(_mm512_div_ps(x, d));
-    q = _mm512_min_epi32(q, top);
-    return _mm512_max_epi32(q, _mm512_sub_epi32(_mm512_setzero_si512(), top));
+    return _mm512_cvtps_epi32(_mm512_mul_ps(x, _mm512_set1_ps(inverse)));
 }
 
 static void quantize_block(const float *x, int8_t *q, float *d, int16_t *s)
 {
     __m512 a = _mm512_loadu_ps(x), b = _mm512_loadu_ps(x + 16);
-    float scale = _mm512_reduce_max_ps(_mm512_max_ps(_mm512_abs_ps(a), _mm512_abs_ps(b))) / 127;
-    if (_mm512_cmp_ps_mask(a, b, _CMP_UNORD_Q)) {
-        scale = NAN;
-    }
+    float max = _mm512_reduce_max_ps(_mm512_max_ps(_mm512_abs_ps(a), _mm512_abs_ps(b)));
+    bool finite = !_mm512_cmp_ps_mask(a, b, _CMP_UNORD_Q) && max <= FLT_MAX;
     __m512i qa = _mm512_setzero_si512(), qb = qa;
-    if (scale > 0 && scale <= FLT_MAX) {
-        qa = quants_of(a, _mm512_set1_ps(scale));
-        qb = quants_of(b, _mm512_set1_ps(scale));
+    *d = finite ? max / 127 : NAN;
+    if (*d < FLT_MIN) {
+        *d = 0;
+    } else if (finite) {
+        qa = quants_of(a, 127 / max);
+        qb = quants_of(b, 127 / max);
     }
     _mm_storeu_si128((__m128i *)q, _mm512_cvtepi32_epi8(qa));
     _mm_storeu_si128((__m128i *)(q + 16), _mm512_cvtepi32_epi8(qb));
-    *d = scale;
     s[0] = (int16_t)_mm512_reduce_add_epi32(qa);
     s[1] = (int16_t)_mm512_reduce_add_epi32(qb);
 }
