@@ -244,29 +244,35 @@ static int turn(struct chat *c, const char *line)
 
 /* ------------------------------------------------------------------ the loop */
 
+/* getline() again after the first Ctrl-C of a person, who then sees how to leave. */
+static ssize_t get_line(char **line, size_t *cap)
+{
+    for (;;) {
+        errno = 0;
+        ssize_t n = getline(line, cap, stdin);
+        if (n >= 0 || errno != EINTR) {
+            return n;
+        }
+        clearerr(stdin);
+        fputs("\n(Ctrl-C once more, Ctrl-D or /quit ends the conversation)\n> ", stderr);
+    }
+}
+
 /* Reads a line without its newline. False at the end of input. */
 static bool read_line(const struct chat *c, char **line, size_t *cap)
 {
-    for (;;) {
-        if (c->is_terminal) {
-            fputs("> ", stderr);
-        }
+    if (c->is_terminal) {
+        fputs("> ", stderr);
         interrupt_begin_input();
-        errno = 0;
-        ssize_t n = getline(line, cap, stdin);
-        bool interrupted = interrupt_end();
-        if (n >= 0) {
-            while (n > 0 && ((*line)[n - 1] == '\n' || (*line)[n - 1] == '\r')) {
-                (*line)[--n] = 0;
-            }
-            return true;
-        }
-        if (!interrupted || !c->is_terminal) {
-            return false;
-        }
-        clearerr(stdin);
-        fputs("\n(/quit or Ctrl-D ends the conversation)\n", stderr);
     }
+    ssize_t n = get_line(line, cap);
+    if (c->is_terminal) {
+        interrupt_end();
+    }
+    while (n > 0 && ((*line)[n - 1] == '\n' || (*line)[n - 1] == '\r')) {
+        (*line)[--n] = 0;
+    }
+    return n >= 0;
 }
 
 static int converse(struct chat *c)

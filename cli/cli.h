@@ -77,7 +77,8 @@ struct model_options {
     "  -c, --ctx N           context in tokens (default: the model's own)\n"                       \
     "  -t, --threads N       workers (default: one per allowed core)\n"                            \
     "      --topology SPEC   plan for another machine: an hwloc XML file or synthetic string\n"    \
-    "      --kv f16|f32      type of the KV cache (default: f16; f32 for F32 files)\n"             \
+    "      --kv f16|f32      type of the KV cache (default: f32 where the attention's\n"           \
+    "                        weights are F32, F16 or BF16, else f16)\n"                            \
     "      --chunk N         most tokens evaluated together (default: 512)\n"                      \
     "  -q, --quiet           only the result and errors\n"                                         \
     "  -h, --help            this text\n"

@@ -11,7 +11,7 @@ unit_tests += tests/unit/test-sampler tests/unit/test-engine
 
 script_tests += tests/check-layers.sh tests/check-symbols.sh
 script_tests += tests/cli/errors.sh tests/cli/run.sh tests/cli/chat.sh tests/cli/eval.sh \
-	tests/cli/interrupt.sh
+	tests/cli/interrupt.sh tests/cli/terminal.sh
 EXTRA_DIST += tests/cli/lib.sh
 
 EXTRA_DIST += tests/data tests/unit/testdata.h tests/unit/kern-data.h
@@ -82,3 +82,13 @@ LOG_COMPILER = $(SHELL) $(top_srcdir)/tests/run-test
 LOG_DRIVER = env AM_TAP_AWK='$(AWK)' $(SHELL) $(top_srcdir)/build-aux/tap-driver.sh
 TEST_EXTENSIONS = .sh
 SH_LOG_COMPILER = $(SHELL)
+
+# ------------------------------------------------------------------ machines with several nodes
+# Emulated by QEMU; minutes, so not part of `make check`. Needs no root.
+EXTRA_PROGRAMS += tests/numa/guest
+tests_numa_guest_LDADD = libnumoe-core.la
+EXTRA_DIST += tests/numa/run-guest tests/numa/check-numa
+
+.PHONY: check-numa
+check-numa: tests/numa/guest
+	$(AM_V_at)$(top_srcdir)/tests/numa/check-numa $(abs_top_builddir)/tests/numa/guest

@@ -77,7 +77,7 @@ typedef struct numoe_engine numoe_engine;
 typedef struct numoe_session numoe_session;
 
 typedef enum numoe_kv_type {
-    NUMOE_KV_AUTO = 0, /* f32 for files whose attention weights are F32, else f16 */
+    NUMOE_KV_AUTO = 0, /* f32 for files whose attention weights are F32, F16 or BF16, else f16 */
     NUMOE_KV_F32,
     NUMOE_KV_F16,
 } numoe_kv_type;

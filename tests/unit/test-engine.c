@@ -171,6 +171,27 @@ Test(engine, f32_files_have_an_f32_cache)
     numoe_engine_close(engine);
 }
 
+Test(engine, quantized_files_have_an_f16_cache_unless_asked)
+{
+    static const struct {
+        numoe_kv_type asked, got;
+    } cases[] = {
+        {NUMOE_KV_AUTO, NUMOE_KV_F16}, {NUMOE_KV_F32, NUMOE_KV_F32}, {NUMOE_KV_F16, NUMOE_KV_F16}};
+    char *path = test_src_path(FABLE);
+
+    for (size_t i = 0; i < 3; i++) {
+        numoe_engine_params params;
+        numoe_engine *engine;
+        numoe_engine_params_init(&params);
+        params.model_path = path;
+        params.kv_type = cases[i].asked;
+        cr_assert(numoe_engine_open(&params, &engine, NULL) == NUMOE_OK);
+        cr_expect(numoe_engine_get_info(engine)->kv_type == cases[i].got, "case %zu", i);
+        numoe_engine_close(engine);
+    }
+    free(path);
+}
+
 Test(engine, opens_and_closes_again_and_again)
 {
     struct ids ids = tiny_prompt("short");
@@ -653,6 +674,42 @@ Test(generate, greedy_continues_as_the_reference)
     numoe_sampler_free(sampler);
     numoe_session_free(session);
     numoe_engine_close(engine);
+}
+
+/* All 64 tokens of all three prompts, with the weights that the reference was made with. */
+Test(generate, f16_model_continues_as_the_reference)
+{
+    char *path = test_data_path("model/fable-moe-F16.gguf");
+    if (path == NULL) {
+        cr_skip("no model/fable-moe-F16.gguf in the extra data");
+    }
+    numoe_engine_params params;
+    numoe_engine *engine = NULL;
+    numoe_engine_params_init(&params);
+    params.model_path = path;
+    cr_assert(numoe_engine_open(&params, &engine, NULL) == NUMOE_OK);
+    cr_expect(numoe_engine_get_info(engine)->kv_type == NUMOE_KV_F32);
+    json_t *root = load_json(FABLE_REFERENCE), *prompts = json_object_get(root, "prompts");
+    numoe_sampler *sampler = greedy(engine);
+    for (size_t i = 0; i < json_array_size(prompts); i++) {
+        const json_t *prompt = json_array_get(prompts, i);
+        struct ids ids = ids_of(json_object_get(prompt, "ids"));
+        struct ids expected = ids_of(json_object_get(prompt, "greedy_ids"));
+        numoe_session *session = new_session(engine, 0);
+        struct said said = {0};
+        append(session, ids.id, ids.n);
+        generate(session, sampler, (numoe_generate_params){.max_tokens = expected.n}, &said);
+        cr_expect(memcmp(numoe_session_tokens(session) + ids.n, expected.id,
+                         expected.n * sizeof *expected.id) == 0,
+                  "prompt %zu: %s", i, said.text);
+        cr_expect(
+            eq(str, said.text, (char *)json_string_value(json_object_get(prompt, "greedy_text"))));
+        numoe_session_free(session);
+    }
+    numoe_sampler_free(sampler);
+    json_decref(root);
+    numoe_engine_close(engine);
+    free(path);
 }
 
 /* What was cut off is generated again, from logits that had to be made again. */
