@@ -56,7 +56,8 @@ void node_arena_free(struct node_arena *arena)
         return;
     }
     for (unsigned i = 0; i < arena->n_region; i++) {
-        munmap(arena->region[i].addr, arena->region[i].bytes);
+        struct world *world = arena->topo->world;
+        world->unmap(world, arena->region[i].addr, arena->region[i].bytes);
     }
     atomic_fetch_sub(&arena->topo->ledger->taken_bytes[arena->in], arena->alloc_bytes);
     mem_free(arena->region);
@@ -71,6 +72,11 @@ uint64_t node_arena_bytes(const struct node_arena *arena)
 enum node_arena_mode node_arena_get_mode(const struct node_arena *arena)
 {
     return arena->mode;
+}
+
+unsigned node_arena_node(const struct node_arena *arena)
+{
+    return arena->in;
 }
 
 const void *node_arena_region(const struct node_arena *arena, unsigned i, size_t *used_bytes)

@@ -33,6 +33,8 @@ uint64_t node_arena_bytes(const struct node_arena *arena); /* allocated so far *
 enum node_arena_mode { NODE_ARENA_BOUND, NODE_ARENA_FIRST_TOUCH, NODE_ARENA_RECORDED };
 enum node_arena_mode node_arena_get_mode(const struct node_arena *arena);
 
+unsigned node_arena_node(const struct node_arena *arena); /* index into topo->node */
+
 /* The mapped regions, for audits; NULL after the last. */
 const void *node_arena_region(const struct node_arena *arena, unsigned i, size_t *used_bytes);
 

@@ -1,6 +1,7 @@
 core_sources += \
 	numa/allowed.c numa/allowed.h \
 	numa/arena.c numa/arena.h \
+	numa/audit.c numa/audit.h \
 	numa/bandwidth.c numa/bandwidth.h \
 	numa/cgroup.c numa/cgroup.h \
 	numa/gate.c numa/gate.h \

@@ -14,6 +14,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include "base/mem.h"
@@ -33,6 +34,12 @@ static int native_bind(struct world *w, void *addr, size_t bytes, unsigned os_no
     mask[os_node / BITS_PER_LONG] |= 1ul << os_node % BITS_PER_LONG;
     /* The kernel looks at one bit less than maxnode says. */
     return mbind(addr, bytes, MPOL_BIND, mask, MAX_OS_NODE + 1, 0) == 0 ? 0 : errno;
+}
+
+static void native_unmap(struct world *w, void *addr, size_t bytes)
+{
+    (void)w;
+    munmap(addr, bytes);
 }
 
 static int native_pin(struct world *w, const unsigned *pu, unsigned n_pu)
@@ -56,6 +63,12 @@ static int native_pin(struct world *w, const unsigned *pu, unsigned n_pu)
     return rc;
 }
 
+static int native_where(struct world *w, void **page, unsigned n_page, int *node)
+{
+    (void)w;
+    return move_pages(0, n_page, page, NULL, node, 0) == 0 ? 0 : errno;
+}
+
 /* ------------------------------------------------------------------ recording */
 
 static int recording_bind(struct world *w, void *addr, size_t bytes, unsigned os_node)
@@ -69,6 +82,36 @@ static int recording_bind(struct world *w, void *addr, size_t bytes, unsigned os
     }
     pthread_mutex_unlock(&w->lock);
     return rc;
+}
+
+static void recording_unmap(struct world *w, void *addr, size_t bytes)
+{
+    size_t n = 0;
+    pthread_mutex_lock(&w->lock);
+    for (size_t i = 0; i < w->n_record; i++) {
+        if (w->record[i].addr != addr) {
+            w->record[n++] = w->record[i];
+        }
+    }
+    w->n_record = n;
+    pthread_mutex_unlock(&w->lock);
+    munmap(addr, bytes);
+}
+
+static int recording_where(struct world *w, void **page, unsigned n_page, int *node)
+{
+    pthread_mutex_lock(&w->lock);
+    for (unsigned i = 0; i < n_page; i++) {
+        node[i] = -ENOENT;
+        for (size_t k = 0; k < w->n_record && node[i] < 0; k++) {
+            uintptr_t from = (uintptr_t)w->record[k].addr, at = (uintptr_t)page[i];
+            if (at >= from && at - from < w->record[k].bytes) {
+                node[i] = (int)w->record[k].os_node;
+            }
+        }
+    }
+    pthread_mutex_unlock(&w->lock);
+    return 0;
 }
 
 static int recording_pin(struct world *w, const unsigned *pu, unsigned n_pu)
@@ -105,6 +148,8 @@ numoe_status world_new_native(const char *root, struct world **out, numoe_error 
 {
     FORWARD_IF(world_new(root, out, err));
     (*out)->bind = native_bind;
+    (*out)->where = native_where;
+    (*out)->unmap = native_unmap;
     (*out)->pin = native_pin;
     return NUMOE_OK;
 }
@@ -113,6 +158,8 @@ numoe_status world_new_recording(const char *root, struct world **out, numoe_err
 {
     FORWARD_IF(world_new(root, out, err));
     (*out)->bind = recording_bind;
+    (*out)->where = recording_where;
+    (*out)->unmap = recording_unmap;
     (*out)->pin = recording_pin;
     return NUMOE_OK;
 }

@@ -21,11 +21,17 @@ struct world_bind {
 struct world {
     /* Binds untouched pages to a node of the kernel's numbering. 0 or an errno. Any thread. */
     int (*bind)(struct world *w, void *addr, size_t bytes, unsigned os_node);
+    /* Gives mapped memory back. Any thread. */
+    void (*unmap)(struct world *w, void *addr, size_t bytes);
     /* Lets the calling thread run on these PUs only. 0 or an errno. */
     int (*pin)(struct world *w, const unsigned *pu, unsigned n_pu);
+    /* node[i] becomes the node that page[i] is on, or negative where there is none yet. 0 or an
+     * errno. Any thread. */
+    int (*where)(struct world *w, void **page, unsigned n_page, int *node);
     char *root; /* put before "/proc/..." and "/sys/..."; "" for the real ones */
 
-    /* Recording world: bindings so far, read with world_binds(). Sync: lock. */
+    /* Recording world: bindings of memory that is still mapped, read with world_binds(). Sync:
+     * lock. */
     struct world_bind *record;
     size_t n_record;
     pthread_mutex_t lock;

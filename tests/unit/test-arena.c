@@ -12,11 +12,13 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/log.h"
 #include "base/mem.h"
 #include "numa/arena.h"
+#include "numa/audit.h"
 
 #define MIB ((size_t)1 << 20)
 
@@ -174,6 +176,8 @@ Test(arena, another_machine_is_recorded)
         cr_expect_eq(mode, MPOL_DEFAULT);
     }
     node_arena_free(a);
+    cr_expect_eq(world_binds(t->world, &bind), 1); /* what is gone is not remembered */
+    cr_expect_eq(bind[0].addr, pb);
     node_arena_free(b);
     topo_free(t);
 }
@@ -271,4 +275,104 @@ Test(arena, synthetic_memory_is_not_believed)
     node_arena_free(a);
     cr_expect_eq(node_arena_new(t, 2, "test", &a, &err), NUMOE_E_STATE);
     topo_free(t);
+}
+
+/* ------------------------------------------------------------------ audit */
+
+Test(audit, touched_pages_are_local_and_others_absent)
+{
+    struct topo *t = load(NULL);
+    struct node_arena *a = new_arena(t, 0);
+    struct audit sum = {0};
+    size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    memset(take(a, 100 * page), 1, 60 * page); /* a first region has small pages */
+    audit_arena(t, a, &sum);
+    cr_assert_not(sum.is_unknown);
+    cr_expect_eq(sum.n_remote, 0);
+    cr_expect_eq(sum.n_local, 60);
+    cr_expect(sum.is_from_maps || sum.n_absent == 40, "%zu absent", (size_t)sum.n_absent);
+    cr_expect_float_eq(audit_percent_local(&sum), 100, 1e-9);
+    node_arena_free(a);
+    topo_free(t);
+}
+
+Test(audit, big_regions_are_sampled)
+{
+    struct topo *t = load("pack:4 [numa(memory=1GiB)] core:2 pu:1");
+    struct node_arena *a = new_arena(t, 3);
+    struct audit sum = {0};
+    take(a, 1024 * MIB);
+    audit_arena(t, a, &sum);
+    cr_expect(sum.is_sampled);
+    cr_expect_eq(sum.n_local, 16384);
+    cr_expect_eq(sum.n_remote, 0);
+    node_arena_free(a);
+    topo_free(t);
+}
+
+static int every_fourth_elsewhere(struct world *w, void **page, unsigned n_page, int *node)
+{
+    (void)w;
+    for (unsigned i = 0; i < n_page; i++) {
+        node[i] = (uintptr_t)page[i] / 4096 % 4 == 0 ? 0 : 1;
+    }
+    return 0;
+}
+
+Test(audit, misplaced_pages_are_counted)
+{
+    struct topo *t = load("pack:2 [numa(memory=1GiB)] core:2 pu:1");
+    struct node_arena *a = new_arena(t, 1);
+    struct audit sum = {0};
+    t->world->where = every_fourth_elsewhere;
+    take(a, MIB);
+    audit_arena(t, a, &sum);
+    cr_expect_eq(sum.n_local, 192);
+    cr_expect_eq(sum.n_remote, 64);
+    cr_expect_float_eq(audit_percent_local(&sum), 75, 1e-9);
+    node_arena_free(a);
+    topo_free(t);
+}
+
+static int refuse_where(struct world *w, void **page, unsigned n_page, int *node)
+{
+    (void)w, (void)page, (void)n_page, (void)node;
+    return EPERM;
+}
+
+/* Containers: the question is refused, the file is there. */
+Test(audit, numa_maps_stand_in)
+{
+    char dir[] = "/tmp/numoe-root-XXXXXX", path[128], command[96];
+    struct topo *t = NULL;
+    cr_assert_not_null(mkdtemp(dir));
+    cr_assert_eq(topo_load_below(dir, "pack:2 [numa(memory=1GiB)] core:2 pu:1", &t, NULL),
+                 NUMOE_OK);
+    t->world->where = refuse_where;
+    struct node_arena *a = new_arena(t, 1);
+    char *p = take(a, MIB);
+    struct audit sum = {0};
+    audit_arena(t, a, &sum);
+    cr_expect(sum.is_unknown, "neither the question nor the file");
+    snprintf(path, sizeof(path), "%s/proc", dir);
+    mkdir(path, 0755);
+    snprintf(path, sizeof(path), "%s/proc/self", dir);
+    mkdir(path, 0755);
+    snprintf(path, sizeof(path), "%s/proc/self/numa_maps", dir);
+    FILE *f = fopen(path, "w");
+    fprintf(f,
+            "1000 default anon=7 N0=7\n%lx bind:1 anon=200 dirty=200 N0=50 N1=150 "
+            "kernelpagesize_kB=4\n%lx default N0=9\n",
+            (unsigned long)p, (unsigned long)p + 16 * MIB);
+    fclose(f);
+    sum = (struct audit){0};
+    audit_arena(t, a, &sum);
+    cr_expect_not(sum.is_unknown);
+    cr_expect(sum.is_from_maps);
+    cr_expect_eq(sum.n_local, 150);
+    cr_expect_eq(sum.n_remote, 50);
+    node_arena_free(a);
+    topo_free(t);
+    snprintf(command, sizeof(command), "rm -r %s", dir);
+    cr_expect_eq(system(command), 0);
 }
