@@ -20,7 +20,12 @@
 #define TILE  4u  /* tokens whose sums live in registers */
 #define CHUNK 64u /* tokens that share one decoding of a span */
 
+/* Prefetch distances in bytes. Arithmetic that takes nearly as long as the memory needs the lines
+ * in L2 long before they come to L1; for Q8_0, which it does not hold up, one prefetch is better
+ * (bench/NOTES.md). */
 #define PREFETCH_AHEAD 4096
+#define PREFETCH_NEAR  2048
+#define PREFETCH_FAR   16384
 
 /* Where the activations of a token are. */
 struct lane {
@@ -193,7 +198,12 @@ KERN_INLINE void prefetch_sub(enum format_id f, const uint8_t *b, unsigned h, un
     __asm__ volatile("" : : : "memory");
 #pragma GCC unroll 16
     for (size_t i = (begin + 63) / 64 * 64; i < end; i += 64) {
-        _mm_prefetch((const char *)b + PREFETCH_AHEAD + i, _MM_HINT_T0);
+        if (f == FORMAT_Q8_0) {
+            _mm_prefetch((const char *)b + i + PREFETCH_AHEAD, _MM_HINT_T0);
+        } else {
+            _mm_prefetch((const char *)b + i + PREFETCH_NEAR, _MM_HINT_T0);
+            _mm_prefetch((const char *)b + i + PREFETCH_FAR, _MM_HINT_T1);
+        }
     }
 }
 

@@ -25,8 +25,8 @@
  * memory with the first one alone; the others need their lines in L2 long before they come to L1.
  */
 #define PREFETCH_AHEAD 4096
-#define PREFETCH_NEAR  2048
-#define PREFETCH_FAR   16384
+#define PREFETCH_NEAR  3072
+#define PREFETCH_FAR   12288
 
 /* All that the arithmetic must know of a format. */
 struct kind {
