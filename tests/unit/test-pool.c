@@ -22,6 +22,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "numa/pool.h"
+#include "tests/unit/testdata.h"
 
 #define MAX_ITEM 5000
 
@@ -558,6 +559,9 @@ Test(pool, comes_and_goes_without_a_trace)
 
 Test(pool, threads_that_cannot_start_are_an_error)
 {
+    if (TEST_HAS_SHADOW_MEMORY) {
+        cr_skip("a sanitizer leaves no limit on address space to run into");
+    }
     struct topo *t = load_nodes(2);
     struct pools *pools = NULL;
     numoe_error err;

@@ -9,6 +9,13 @@
 #include <string.h>
 #include <unistd.h>
 
+/* Its shadow memory takes terabytes of addresses: limits on address space cannot be tested. */
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define TEST_HAS_SHADOW_MEMORY 1
+#else
+#define TEST_HAS_SHADOW_MEMORY 0
+#endif
+
 static inline const char *test_srcdir(void)
 {
     const char *dir = getenv("NUMOE_TEST_SRCDIR");
