@@ -178,6 +178,8 @@ Test(sampler, top_p_ignores_the_temperature)
     fill_five(logits);
     p.top_p = 0.69f;
     check_distribution(&p, logits, (double[]){0, 0.5, 0, 0.5, 0}, 5, NULL, 0);
+    p.top_p = 0.94f;
+    check_distribution(&p, logits, (double[]){0.25, 0.25, 0, 0.25, 0.25}, 5, NULL, 0);
 }
 
 Test(sampler, min_p_is_relative_to_the_best)
@@ -192,6 +194,17 @@ Test(sampler, min_p_is_relative_to_the_best)
     p.min_p = 0.38f; /* 0.152 */
     check_distribution(&p, logits, (double[]){0, 4.0 / 7, 0, 3.0 / 7, 0}, 5, NULL, 0);
     p.min_p = 1;
+    check_distribution(&p, logits, (double[]){0, 1, 0, 0, 0}, 5, NULL, 0);
+}
+
+Test(sampler, min_p_may_leave_one)
+{
+    float logits[5];
+    numoe_sampler_params p = stochastic(1);
+
+    fill_five(logits);
+    p.min_p = 0.8f;
+    p.top_k = 4;
     check_distribution(&p, logits, (double[]){0, 1, 0, 0, 0}, 5, NULL, 0);
 }
 
@@ -228,20 +241,27 @@ Test(sampler, penalty_divides_positive_and_multiplies_negative_logits_once)
                        history, 7);
 }
 
+/* 3 is not in the history, and wins where 0, 1 and 2 all are punished. */
 Test(sampler, penalty_looks_back_so_far)
 {
-    const float logits[3] = {2, 1.9f, 1.8f};
+    const float logits[4] = {2, 1.9f, 1.8f, 1.5f};
     const int32_t history[] = {0, 1, 2};
-    numoe_sampler_params p;
+    static const struct {
+        unsigned repeat_last;
+        size_t n_history;
+        int32_t expected;
+    } cases[] = {{3, 3, 3}, {2, 3, 0}, {64, 3, 3}, {2, 2, 2}, {0, 3, 0}, {64, 0, 0}};
 
-    numoe_sampler_params_init(&p);
-    p.repeat_penalty = 1.5f;
-    p.repeat_last = 2;
-    numoe_sampler *s = new_sampler(&p, 3);
-    cr_expect(eq(i32, numoe_sampler_pick(s, logits, history, 3), 0)); /* 0 is too long ago */
-    cr_expect(eq(i32, numoe_sampler_pick(s, logits, history, 2), 2));
-    cr_expect(eq(i32, numoe_sampler_pick(s, logits, history, 0), 0));
-    numoe_sampler_free(s);
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        numoe_sampler_params p;
+        numoe_sampler_params_init(&p);
+        p.repeat_penalty = 1.5f;
+        p.repeat_last = cases[i].repeat_last;
+        numoe_sampler *s = new_sampler(&p, 4);
+        int32_t id = numoe_sampler_pick(s, logits, history, cases[i].n_history);
+        cr_expect(id == cases[i].expected, "case %zu: %d", i, id);
+        numoe_sampler_free(s);
+    }
 }
 
 Test(sampler, same_seed_same_choices)
@@ -302,6 +322,31 @@ Test(sampler, nothing_to_choose_by)
             cr_expect(eq(i32, numoe_sampler_pick(s, bad[i], NULL, 0), -1));
         }
         numoe_sampler_free(s);
+    }
+}
+
+/* Every top-k of every small vocabulary, whose logits are a permutation of 0 .. n-1. */
+Test(sampler, small_vocabularies)
+{
+    for (int32_t n = 1; n <= 12; n++) {
+        for (int32_t k = 1; k <= n; k++) {
+            float logits[12];
+            unsigned seen = 0, expected = 0;
+            numoe_sampler_params p = stochastic(1000);
+            for (int32_t i = 0; i < n; i++) {
+                int32_t rank = (i * 5 + 3) % n; /* a permutation unless n is 5 or 10 */
+                rank = n % 5 ? rank : n - 1 - i;
+                logits[i] = (float)rank;
+                expected |= rank >= n - k ? 1u << i : 0;
+            }
+            p.top_k = (unsigned)k;
+            numoe_sampler *s = new_sampler(&p, (size_t)n);
+            for (int i = 0; i < 400; i++) {
+                seen |= 1u << numoe_sampler_pick(s, logits, NULL, 0);
+            }
+            cr_expect(seen == expected, "%d of %d: %x, not %x", k, n, seen, expected);
+            numoe_sampler_free(s);
+        }
     }
 }
 
