@@ -65,8 +65,6 @@ int fail_status(const numoe_error *err)
 {
     switch (err->status) {
     case NUMOE_E_SUPPORT:
-    case NUMOE_E_SUPPORT_ARCH:
-    case NUMOE_E_SUPPORT_TYPE:
     case NUMOE_E_MEMORY:
         return fail(EXIT_LACKING, "%s", err->text);
     case NUMOE_E_FILE_WRITE:

@@ -172,6 +172,15 @@ static numoe_status prepare(numoe_session *s, numoe_error *err)
     return NUMOE_OK;
 }
 
+/* True after text, false after BOS or the mark of a turn: whether a first space belongs to what
+ * follows (SentencePiece). */
+static bool continues_text(const numoe_session *s)
+{
+    size_t n_bytes = 0;
+    tokenizer_text(s->engine->tok, s->id[s->n - 1], false, &n_bytes);
+    return n_bytes > 0;
+}
+
 numoe_status numoe_generate(numoe_session *session, numoe_sampler *sampler,
                             const numoe_generate_params *params, numoe_generate_result *result,
                             numoe_error *err)
@@ -183,6 +192,7 @@ numoe_status numoe_generate(numoe_session *session, numoe_sampler *sampler,
     FORWARD_IF(check_stops(params, err));
     FORWARD_IF(prepare(session, err));
     detokenizer_init(&stream.detok, session->engine->tok, params->special);
+    stream.detok.at_start = !continues_text(session);
     r.n_prompt = numoe_session_pending(session);
     numoe_status status = evaluate_prompt(session, params, err);
     r.prompt_seconds = (middle = clock_seconds()) - start;
