@@ -8,6 +8,10 @@
  * The cache is walked in chunks of --chunk positions, as the engine does. GB/s counts each cache
  * row once. `error` is the root mean square of the output against float64, relative to that of the
  * output. Each figure is a median of --repeats passes. */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE /* affinity */
+#endif
+
 #include <getopt.h>
 #include <math.h>
 

@@ -9,6 +9,10 @@
  * between which the limits are measured again; activations are quantized outside the time. `error`
  * is the root mean square of y against float64 products with the unquantized activations, relative
  * to that of y; `rounding` the same with the quantized ones: what the kernel itself adds. */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE /* affinity */
+#endif
+
 #include <getopt.h>
 #include <math.h>
 
