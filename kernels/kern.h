@@ -28,8 +28,10 @@
  * The integers in parentheses are exact and below 2^24 in every format, so their floats are exact
  * too, and it is free how they are come by: scales of 32 elements may be applied once or to a
  * float, an offset of unsigned quants may be taken back through xs (q - 32 as q, less 32 * xs).
- * Each += may be fused or not, but the same way everywhere in one instruction set; t and u begin
- * with a product. Non-finite activations give NaN.
+ * The formulas define the value; the order of the float operations within a block, what is fused,
+ * and how many accumulators share k is each instruction set's own choice, stated at the head of its
+ * matmul.h (the order above is kernels/ref's), but the same for every call. Non-finite activations
+ * give NaN.
  *
  * Functions are filled reference first (kernels/ref), then overridden (kernels/avx2,
  * kernels/avx512), so an entry that nobody made fast still works. NUMOE_ISA=ref|avx2|avx512 forces
@@ -56,7 +58,8 @@ struct kern_act {
  * Q8. */
 
 /* y[yi(t) * ldy + r] = sum over k of W[r, k] * x[xi(t), k]
- * for r in [0, n_row), t in [0, n_token). panels: ceil(n_row / 16) packed panels, 64-byte aligned.
+ * for r in [0, n_row), t in [0, n_token). panels: ceil(n_row / 16) packed panels; matrix 0 is
+ * 64-byte aligned, later panels only as their size leaves them.
  * xi, yi: [n_token], NULL is the identity. Rows n_row.. of the last panel are zero blocks and are
  * written nowhere. No overlap. */
 typedef void kern_matmul_fn(const void *panels, unsigned n_row, const struct kern_act *x,
