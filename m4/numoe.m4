@@ -12,7 +12,8 @@ AC_DEFUN([NUMOE_REQUIRE], [
 
 # NUMOE_WITH(NAME, VARIABLE, PKG-CONFIG SPEC, EFFECT)
 # Three states: --with-NAME demands it, --without-NAME ignores it, neither takes it if it is there.
-# Sets HAVE_VARIABLE (C macro and Automake conditional), VARIABLE_CFLAGS and VARIABLE_LIBS.
+# Sets HAVE_VARIABLE (Automake conditional), VARIABLE_CFLAGS and VARIABLE_LIBS. It defines no C macro:
+# that the library was installed meanwhile is then no reason to compile everything again.
 AC_DEFUN([NUMOE_WITH], [
   AC_ARG_WITH([$1],
     [AS_HELP_STRING([--with-$1@<:@=yes|no|guess@:>@], [$4; default guess])],
@@ -26,9 +27,7 @@ AC_DEFUN([NUMOE_WITH], [
           [AC_MSG_ERROR([--with-$1 was given, but pkg-config does not find $3: $$2[]_PKG_ERRORS])])
          numoe_with_$1="no (not found)"])],
     [AC_MSG_ERROR([--with-$1 takes yes, no or guess, not "$with_$1"])])
-  AS_IF([test "x$numoe_with_$1" = xyes],
-    [AC_DEFINE([HAVE_$2], [1], [$4])],
-    [$2[]_CFLAGS= $2[]_LIBS=])
+  AS_IF([test "x$numoe_with_$1" != xyes], [$2[]_CFLAGS= $2[]_LIBS=])
   AM_CONDITIONAL([HAVE_$2], [test "x$numoe_with_$1" = xyes])
 ])
 
