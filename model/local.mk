@@ -15,6 +15,21 @@ core_sources += \
 	model/gguf-header.c model/gguf-header.h \
 	model/gguf-value.c \
 	model/inspect.c \
+	model/jinja.h model/jinja-impl.h model/jinja-parse.h \
+	model/jinja-builtin.c \
+	model/jinja-eval.c \
+	model/jinja-filter.c model/jinja-filter-list.c \
+	model/jinja-format.c \
+	model/jinja-lex.c \
+	model/jinja-method.c model/jinja-method-list.c \
+	model/jinja-op.c \
+	model/jinja-parse.c model/jinja-parse-expr.c model/jinja-parse-stmt.c \
+	model/jinja-run.c \
+	model/jinja-string.c \
+	model/jinja-test.c \
+	model/jinja-text.c \
+	model/jinja-unicode.c model/jinja-unicode-table.h \
+	model/jinja-value.c \
 	model/model.c model/model.h \
 	model/slot.c \
 	model/nfc.c model/nfc.h model/nfc-table.h \
@@ -25,4 +40,5 @@ core_sources += \
 	model/tokenizer-spm.c \
 	model/utf8.h
 
-EXTRA_DIST += model/fable/README.md model/fable/hf model/fable/train model/nfc-table.py
+EXTRA_DIST += model/fable/README.md model/fable/hf model/fable/train model/nfc-table.py \
+	model/jinja-unicode.py
