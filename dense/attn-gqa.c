@@ -12,9 +12,10 @@ static void project(struct dense *d, struct worker *w, unsigned il)
     const struct weight *q = dense_weight(d, il, SLOT_Q), *k = dense_weight(d, il, SLOT_K);
     const struct weight *v = dense_weight(d, il, SLOT_V);
     const struct kern_act x = act_view(&d->node[w->in].norm);
-    weight_matmul(q, 0, w, d->kern, &x, NULL, NULL, d->n, d->q, q->n_row);
-    weight_matmul(k, 0, w, d->kern, &x, NULL, NULL, d->n, d->k, k->n_row);
-    weight_matmul(v, 0, w, d->kern, &x, NULL, NULL, d->n, d->v, v->n_row);
+    struct weight_reader *rd = dense_reader(d, w);
+    weight_matmul(q, 0, w, rd, &x, NULL, NULL, d->n, d->q, q->n_row);
+    weight_matmul(k, 0, w, rd, &x, NULL, NULL, d->n, d->k, k->n_row);
+    weight_matmul(v, 0, w, rd, &x, NULL, NULL, d->n, d->v, v->n_row);
 }
 
 /* Bias and norm of a token's n_head rows of n_qk elements: a norm vector of n_qk is applied to each

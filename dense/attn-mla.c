@@ -16,12 +16,13 @@ static void project_down(struct dense *d, struct worker *w, unsigned il)
     const struct weight *q_a = dense_weight(d, il, SLOT_Q_A), *q = dense_weight(d, il, SLOT_Q);
     const struct weight *kv_a = dense_weight(d, il, SLOT_KV_A);
     const struct kern_act x = act_view(&d->node[w->in].norm);
+    struct weight_reader *rd = dense_reader(d, w);
     if (weight_present(q_a)) {
-        weight_matmul(q_a, 0, w, d->kern, &x, NULL, NULL, d->n, d->q_a, hp->q_lora_rank);
+        weight_matmul(q_a, 0, w, rd, &x, NULL, NULL, d->n, d->q_a, hp->q_lora_rank);
     } else {
-        weight_matmul(q, 0, w, d->kern, &x, NULL, NULL, d->n, d->q, q->n_row);
+        weight_matmul(q, 0, w, rd, &x, NULL, NULL, d->n, d->q, q->n_row);
     }
-    weight_matmul(kv_a, 0, w, d->kern, &x, NULL, NULL, d->n, d->kv_a, kv_a->n_row);
+    weight_matmul(kv_a, 0, w, rd, &x, NULL, NULL, d->n, d->kv_a, kv_a->n_row);
 }
 
 /* Rows of the tokens' positions, by workers of the node that owns their chunk. */
@@ -70,7 +71,7 @@ static void project_queries(struct dense *d, struct worker *w, unsigned il)
     }
     worker_node_barrier(w);
     const struct kern_act x = act_view(act);
-    weight_matmul(q_b, 0, w, d->kern, &x, NULL, NULL, d->n, d->q, q_b->n_row);
+    weight_matmul(q_b, 0, w, dense_reader(d, w), &x, NULL, NULL, d->n, d->q, q_b->n_row);
 }
 
 /* Products with the matrix of each head: y[t, h] = W[h] * input(t, h) for tokens [t0, t1), heads
@@ -87,7 +88,7 @@ struct heads_product {
 };
 
 /* Panels [p0, p1) of head h. */
-static void multiply_head(const struct dense *d, unsigned in, unsigned il,
+static void multiply_head(const struct dense *d, struct weight_reader *rd, unsigned il,
                           const struct heads_product *p, unsigned h, uint32_t p0, uint32_t p1)
 {
     const struct act *act = p->act;
@@ -95,12 +96,12 @@ static void multiply_head(const struct dense *d, unsigned in, unsigned il,
     for (unsigned t0 = p->t0; t0 < p->t1; t0 += MLA_HEAD_TOKENS) {
         const unsigned nt = MIN(MLA_HEAD_TOKENS, p->t1 - t0);
         for (unsigned i = 0; i < nt; i++) {
-            p->input(d, in, il, p->tile, t0 + i, h, act->f + (size_t)i * act->k);
+            p->input(d, rd->in, il, p->tile, t0 + i, h, act->f + (size_t)i * act->k);
             if (p->weight->q8) {
                 act_convert(act, d->kern, i);
             }
         }
-        weight_matmul_panels(p->weight, h, in, p0, p1, d->kern, &x, NULL, NULL, nt,
+        weight_matmul_panels(p->weight, h, rd, p0, p1, &x, NULL, NULL, nt,
                              p->y + (t0 - p->t0) * p->ld_token + h * p->ld_head, p->ld_token);
     }
 }
@@ -120,7 +121,7 @@ static void multiply_heads(const struct dense *d, struct worker *w, unsigned il,
         while (lo < hi) {
             const unsigned h = p->h0 + lo / n_panel;
             const uint32_t p0 = lo % n_panel, p1 = MIN(n_panel, p0 + (hi - lo));
-            multiply_head(d, w->in, il, p, h, p0, p1);
+            multiply_head(d, dense_reader(d, w), il, p, h, p0, p1);
             lo += p1 - p0;
         }
     }

@@ -37,9 +37,12 @@ static numoe_status node_init(struct dense *d, unsigned in, unsigned n_worker, n
     const struct model_hparams *hp = &d->model->hp;
     struct dense_node *node = &d->node[in];
     struct node_arena *arena = node->arena;
+    node->n_worker = n_worker;
     const unsigned n_token = d->max_tokens;
-    FORWARD_IF(mem_new(&node->worker, n_worker, sizeof *node->worker, "worker buffers", err));
+    FORWARD_IF(
+        mem_new_aligned(&node->worker, n_worker, sizeof *node->worker, "worker buffers", err));
     for (unsigned iw = 0; iw < n_worker; iw++) {
+        node->worker[iw].reader = (struct weight_reader){.kern = d->kern, .in = in};
         FORWARD_IF(worker_init(d, arena, &node->worker[iw], err));
     }
     FORWARD_IF(alloc_floats(arena, (size_t)n_token * hp->n_embd, &node->x, err));
@@ -143,6 +146,14 @@ void dense_begin(struct dense *d, const struct dense_token *tokens, unsigned n)
         d->token[t] = tokens[t];
         d->logits_row[t] = tokens[t].want_logits ? d->n_logits++ : UINT32_MAX;
         d->n_chunk = MAX(d->n_chunk, tokens[t].position / KV_CHUNK + 1);
+    }
+}
+
+void dense_add_traffic(const struct dense *d, unsigned in, struct traffic *sum)
+{
+    for (unsigned iw = 0; iw < d->node[in].n_worker; iw++) {
+        sum->local_bytes += d->node[in].worker[iw].reader.local_bytes;
+        sum->remote_bytes += d->node[in].worker[iw].reader.remote_bytes;
     }
 }
 

@@ -60,4 +60,7 @@ static inline void dense_own_tokens(const struct worker *w, unsigned n_token, ui
 /* [V] of token i of the last batch; NULL where none were wanted. */
 const float *dense_logits(const struct dense *d, unsigned i);
 
+/* Adds what node in's workers have read of matrices so far. Between batches. */
+void dense_add_traffic(const struct dense *d, unsigned in, struct traffic *sum);
+
 #endif

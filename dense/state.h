@@ -12,7 +12,9 @@
 #define ATTN_HEAD_BLOCK_MIN 4u  /* fewer would convert the same keys again for each */
 #define MLA_HEAD_TOKENS     32u /* tokens that one head's matrix is multiplied with at a time */
 
+/* On lines of its own: the reader is written all the time. */
 struct dense_worker {
+    _Alignas(CACHE_LINE_BYTES) struct weight_reader reader;
     float *score;      /* [ATTN_HEAD_BLOCK, KV_CHUNK] */
     float *row;        /* longest row of a KV cache, all heads */
     float *glu;        /* 2 * WEIGHT_GLU_SCRATCH */
@@ -23,13 +25,14 @@ struct dense_worker {
 
 struct dense_node {
     struct node_arena *arena;
-    struct dense_worker *worker; /* [nw] */
-    float *x;                    /* [T, D] residual stream */
-    float *angles;               /* [T, n_rot] of the tokens' positions */
-    struct act norm;             /* [T, D] */
-    struct act q_lora;           /* [T, q_lora] */
-    struct act attn;             /* [T, H * n_v], floats shared */
-    struct act ff;               /* [T, n_ff], floats shared */
+    struct dense_worker *worker; /* [n_worker] */
+    unsigned n_worker;
+    float *x;          /* [T, D] residual stream */
+    float *angles;     /* [T, n_rot] of the tokens' positions */
+    struct act norm;   /* [T, D] */
+    struct act q_lora; /* [T, q_lora] */
+    struct act attn;   /* [T, H * n_v], floats shared */
+    struct act ff;     /* [T, n_ff], floats shared */
 };
 
 struct dense {
@@ -60,6 +63,11 @@ struct dense {
     unsigned n_logits;
     unsigned n_chunk; /* KV chunks of the longest sequence */
 };
+
+static inline struct weight_reader *dense_reader(const struct dense *d, const struct worker *w)
+{
+    return &d->node[w->in].worker[w->iw].reader;
+}
 
 static inline const struct weight *dense_weight(const struct dense *d, unsigned il, enum slot slot)
 {

@@ -12,16 +12,40 @@ float *dense_stream(struct dense *d, const struct worker *w)
     return d->node[w->in].x;
 }
 
+/* Each token's row is read on one node only and handed to the others as floats. */
+static void embed_from_owners(struct dense *d, struct worker *w, uint32_t lo, uint32_t hi)
+{
+    const struct weight *embd = &d->store->w[SLOT_TOKEN_EMBD];
+    struct dense_node *node = &d->node[w->in];
+    for (uint32_t t = lo; t < hi; t++) {
+        const uint32_t row = (uint32_t)d->token[t].id;
+        if (weight_row_node(embd, row) == w->in) {
+            weight_row(embd, 0, row, dense_reader(d, w), d->y + (size_t)t * embd->k,
+                       node->worker[w->iw].embd);
+        }
+    }
+    worker_all_barrier(w);
+    memcpy(node->x + (size_t)lo * embd->k, d->y + (size_t)lo * embd->k,
+           (size_t)(hi - lo) * embd->k * sizeof(float));
+}
+
 void dense_embed(struct dense *d, struct worker *w)
 {
     const struct model_hparams *hp = &d->model->hp;
     const struct weight *embd = &d->store->w[SLOT_TOKEN_EMBD];
     struct dense_node *node = &d->node[w->in];
+    const bool has_all = w->n_node == 1 || embd->copied;
     uint32_t lo, hi;
     dense_own_tokens(w, d->n, &lo, &hi);
+    if (!has_all) {
+        embed_from_owners(d, w, lo, hi);
+    }
     for (uint32_t t = lo; t < hi; t++) {
         float *x = node->x + (size_t)t * hp->n_embd;
-        weight_row(embd, 0, (uint32_t)d->token[t].id, x, node->worker[w->iw].embd);
+        if (has_all) {
+            weight_row(embd, 0, (uint32_t)d->token[t].id, dense_reader(d, w), x,
+                       node->worker[w->iw].embd);
+        }
         if (hp->embd_scale != 1) {
             d->kern->scale(x, hp->embd_scale, hp->n_embd);
         }
@@ -84,7 +108,7 @@ static void project_back(struct dense *d, struct worker *w, const struct weight 
 {
     shared_input(d, w, act, weight->q8);
     const struct kern_act x = act_view(act);
-    weight_matmul(weight, 0, w, d->kern, &x, NULL, NULL, d->n, d->y, weight->n_row);
+    weight_matmul(weight, 0, w, dense_reader(d, w), &x, NULL, NULL, d->n, d->y, weight->n_row);
     worker_all_barrier(w);
     dense_residual(d, w, bias);
 }
@@ -118,7 +142,7 @@ void dense_ffn(struct dense *d, struct worker *w, unsigned il)
     uint32_t lo, hi;
     share_begin(&share, w, n_panel, weight_grain(w, n_panel, n_panel));
     while (share_next(&share, &lo, &hi)) {
-        weight_glu_panels(&glu, 0, w->in, lo, hi, d->kern, &x, NULL, NULL, d->n, scratch, d->h,
+        weight_glu_panels(&glu, 0, dense_reader(d, w), lo, hi, &x, NULL, d->n, scratch, d->h,
                           hp->n_ff);
     }
     worker_all_barrier(w);
@@ -156,5 +180,6 @@ void dense_head(struct dense *d, struct worker *w)
     }
     worker_node_barrier(w);
     const struct kern_act x = act_view(&node->norm);
-    weight_matmul(out, 0, w, d->kern, &x, NULL, NULL, d->n_logits, d->logits, hp->n_vocab);
+    weight_matmul(out, 0, w, dense_reader(d, w), &x, NULL, NULL, d->n_logits, d->logits,
+                  hp->n_vocab);
 }

@@ -1,1 +1,1 @@
-EXTRA_DIST += docs/ARCHITECTURE.md
+EXTRA_DIST += docs/ARCHITECTURE.md docs/expert-stats.md

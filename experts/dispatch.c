@@ -1,40 +1,106 @@
-/* A counting sort: stable, linear, and without memory of its own. */
+/* A counting sort: stable, linear, and without memory of its own; and the dealing of its groups to
+ * nodes. */
 #include "experts/dispatch.h"
 
 #include <string.h>
 
-/* begin[] serves as counters first. With experts 0 and 2 of three picked by two tokens, [2, 0] and
- * [0]: counts 2 0 1, starts 0 2 2, filled 2 2 3, then active experts 0 and 2 begin at 0 and 2. */
+#include "store/placement.h"
+
+#define READ_COST 8 /* of an expert's weights, in tokens: what a few tokens cost is bound by it */
+
+/* count[] is turned into positions. With experts 0 and 2 of three picked by two tokens, [2, 0] and
+ * [0]: counts 2 0 1, items (0: 0 to 2), (2: 2 to 3), starts 0 2 2. */
 void dispatch_build(const int32_t *ids, unsigned n_token, unsigned n_used, unsigned n_expert,
                     struct dispatch *d)
 {
     const uint32_t n_pair = n_token * n_used;
-    uint32_t *at = d->begin;
-    memset(at, 0, (n_expert + 1) * sizeof *at);
+    uint32_t *at = d->count, sum = 0;
+    memset(at, 0, n_expert * sizeof *at);
     for (uint32_t i = 0; i < n_pair; i++) {
         at[ids[i]]++;
     }
-    uint32_t sum = 0;
-    d->n_active = 0;
+    d->n_item = 0;
+    d->n_pair = n_pair;
     for (unsigned ie = 0; ie < n_expert; ie++) {
         const uint32_t n = at[ie];
+        if (n > 0) {
+            d->item[d->n_item++] = (struct dispatch_item){ie, sum, sum + n, sum};
+        }
         at[ie] = sum;
         sum += n;
-        if (n > 0) {
-            d->expert[d->n_active++] = ie;
-        }
     }
     for (uint32_t i = 0; i < n_pair; i++) {
         const uint32_t to = at[ids[i]]++;
         d->token[to] = i / n_used;
         d->pair[to] = i;
     }
-    /* Each counter stands at its expert's end now: the next active one's beginning. */
-    uint32_t begin = 0;
-    for (unsigned a = 0; a < d->n_active; a++) {
-        const uint32_t end = at[d->expert[a]];
-        d->begin[a] = begin; /* a <= expert[a]: overwrites only what was read */
-        begin = end;
+}
+
+/* ------------------------------------------------------------------ nodes */
+
+static bool has_choice(uint64_t holders)
+{
+    return (holders & (holders - 1)) != 0;
+}
+
+static double cost(uint32_t n_token)
+{
+    return READ_COST + (double)n_token;
+}
+
+static void keep(struct dispatch *d, struct dispatch_item item)
+{
+    struct dispatch_item *last = d->n_item > 0 ? &d->item[d->n_item - 1] : NULL;
+    if (last != NULL && last->expert == item.expert && last->end == item.begin) {
+        last->end = item.end;
+    } else {
+        item.row = d->n_pair;
+        d->item[d->n_item++] = item;
     }
-    d->begin[d->n_active] = n_pair;
+    d->n_pair += item.end - item.begin;
+}
+
+/* Larger groups first; of equal ones the lower expert. */
+static void sort_by_size(struct dispatch_item *item, unsigned n)
+{
+    for (unsigned i = 1; i < n; i++) {
+        const struct dispatch_item it = item[i];
+        unsigned to = i;
+        while (to > 0 && item[to - 1].end - item[to - 1].begin < it.end - it.begin) {
+            item[to] = item[to - 1];
+            to--;
+        }
+        item[to] = it;
+    }
+}
+
+/* Experts of one holder have no choice and come first, so that the others fill what they leave. */
+void dispatch_share(struct dispatch *d, const uint64_t *holders, unsigned n_node,
+                    const double *share, unsigned in)
+{
+    double load[TOPO_MAX_NODE] = {0};
+    struct dispatch_item *open = d->open;
+    unsigned n_open = 0;
+    const unsigned n_item = d->n_item;
+    d->n_item = d->n_pair = 0;
+    for (unsigned i = 0; i < n_item; i++) {
+        const struct dispatch_item item = d->item[i];
+        const uint64_t at = holders[item.expert];
+        if (has_choice(at)) {
+            open[n_open++] = item;
+        } else if (placement_take(at, n_node, share, load, cost(item.end - item.begin)) == in) {
+            keep(d, item);
+        }
+    }
+    sort_by_size(open, n_open);
+    for (unsigned i = 0; i < n_open; i++) {
+        struct dispatch_item piece = open[i];
+        for (; piece.begin < open[i].end; piece.begin = piece.end) {
+            piece.end = MIN(piece.begin + DISPATCH_PIECE, open[i].end);
+            const double c = cost(piece.end - piece.begin);
+            if (placement_take(holders[piece.expert], n_node, share, load, c) == in) {
+                keep(d, piece);
+            }
+        }
+    }
 }

@@ -18,7 +18,9 @@ static numoe_status shared_init(struct experts *e, numoe_error *err)
     const size_t n_route = hp->n_layer * n_pair;
     FORWARD_IF(alloc(arena, n_token * hp->n_expert, sizeof(float), &e->logits, err));
     FORWARD_IF(alloc(arena, n_token, sizeof(float), &e->shared_gate, err));
-    FORWARD_IF(alloc(arena, n_pair * hp->n_ff_expert, sizeof(float), &e->h, err));
+    if (e->store->holders == NULL) {
+        FORWARD_IF(alloc(arena, n_pair * hp->n_ff_expert, sizeof(float), &e->h, err));
+    }
     FORWARD_IF(alloc(arena, n_token * hp->n_ff_shared, sizeof(float), &e->h_shared, err));
     FORWARD_IF(alloc(arena, n_pair * hp->n_embd, sizeof(float), &e->y, err));
     FORWARD_IF(alloc(arena, n_token * hp->n_embd, sizeof(float), &e->y_shared, err));
@@ -29,8 +31,10 @@ static numoe_status shared_init(struct experts *e, numoe_error *err)
 static numoe_status dispatch_init(struct dispatch *d, struct node_arena *arena, size_t n_expert,
                                   size_t n_pair, numoe_error *err)
 {
-    FORWARD_IF(alloc(arena, n_expert, sizeof(uint32_t), &d->expert, err));
-    FORWARD_IF(alloc(arena, n_expert + 1, sizeof(uint32_t), &d->begin, err));
+    const size_t n_item = dispatch_max_items((unsigned)n_expert, (unsigned)n_pair);
+    FORWARD_IF(alloc(arena, n_item, sizeof(struct dispatch_item), &d->item, err));
+    FORWARD_IF(alloc(arena, n_expert, sizeof(struct dispatch_item), &d->open, err));
+    FORWARD_IF(alloc(arena, n_expert, sizeof(uint32_t), &d->count, err));
     FORWARD_IF(alloc(arena, n_pair, sizeof(uint32_t), &d->token, err));
     return alloc(arena, n_pair, sizeof(uint32_t), &d->pair, err);
 }
@@ -42,15 +46,22 @@ static numoe_status node_init(struct experts *e, unsigned in, unsigned n_worker,
     struct node_arena *arena = node->arena;
     const unsigned n_pair = e->max_tokens * hp->n_expert_used;
     const size_t n_scratch = router_scratch_floats(&hp->router, hp->n_expert);
-    FORWARD_IF(mem_new(&node->worker, n_worker, sizeof *node->worker, "worker buffers", err));
+    node->n_worker = n_worker;
+    FORWARD_IF(
+        mem_new_aligned(&node->worker, n_worker, sizeof *node->worker, "worker buffers", err));
     for (unsigned iw = 0; iw < n_worker; iw++) {
         struct experts_worker *worker = &node->worker[iw];
+        worker->reader = (struct weight_reader){.kern = e->kern, .in = in};
         FORWARD_IF(alloc(arena, n_scratch, sizeof(float), &worker->router, err));
         FORWARD_IF(alloc(arena, hp->n_expert, sizeof(float), &worker->logits, err));
         FORWARD_IF(alloc(arena, 2 * WEIGHT_GLU_SCRATCH, sizeof(float), &worker->glu, err));
     }
     FORWARD_IF(alloc(arena, n_pair, sizeof(int32_t), &node->ids, err));
     FORWARD_IF(alloc(arena, n_pair, sizeof(float), &node->weights, err));
+    if (in == 0) {
+        const size_t n = (size_t)hp->n_layer * hp->n_expert;
+        FORWARD_IF(alloc(arena, n, sizeof(uint64_t), &node->count, err));
+    }
     FORWARD_IF(dispatch_init(&node->work, arena, hp->n_expert, n_pair, err));
     FORWARD_IF(act_init(&node->h, arena, hp->n_ff_expert, n_pair, e->h, err));
     return act_init(&node->h_shared, arena, hp->n_ff_shared, e->max_tokens, e->h_shared, err);
@@ -117,6 +128,19 @@ bool experts_want_q8(const struct experts *e, unsigned il)
         q8 |= experts_weight(e, il, readers[i])->q8;
     }
     return q8;
+}
+
+void experts_add_traffic(const struct experts *e, unsigned in, struct traffic *sum)
+{
+    for (unsigned iw = 0; iw < e->node[in].n_worker; iw++) {
+        sum->local_bytes += e->node[in].worker[iw].reader.local_bytes;
+        sum->remote_bytes += e->node[in].worker[iw].reader.remote_bytes;
+    }
+}
+
+const uint64_t *experts_counts(const struct experts *e)
+{
+    return e->node[0].count;
 }
 
 bool experts_get_route(const struct experts *e, unsigned il, unsigned i, const int32_t **ids,

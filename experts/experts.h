@@ -2,6 +2,10 @@
  * node's own rows, and the sum. The shared expert is one more matrix here, since it reads the same
  * input.
  *
+ * Where experts are cut by rows, all nodes work on each. Where they are whole, the work list of a
+ * node has the experts that dispatch gave it, and nodes meet once less: what lies between an
+ * expert's two halves is the node's own.
+ *
  * Stage functions are called by every worker of every node, in the order below. The product of each
  * expert stays separate until the sum, which is in the order of choice: it does not depend on who
  * computed what.
@@ -19,13 +23,20 @@ numoe_status experts_new(const struct model *model, const struct store *store, s
                          struct experts **out, numoe_error *err);
 void experts_free(struct experts *e);
 
+/* Adds what node in's workers have read of matrices so far. Between batches. */
+void experts_add_traffic(const struct experts *e, unsigned in, struct traffic *sum);
+
+/* [n_layer, n_expert] how many tokens chose each expert so far. Between batches. */
+const uint64_t *experts_counts(const struct experts *e);
+
 /* Copies of what the router chose are kept for experts_get_route while this is on. */
 void experts_keep_routes(struct experts *e, bool on);
 
 /* Whether layer il needs its input as int8 as well as floats. */
 bool experts_want_q8(const struct experts *e, unsigned il);
 
-/* Router: from the normed input x of n tokens to work lists on every node. */
+/* Router: from the normed input x of n tokens to work lists on every node. The first half of the
+ * shared expert goes with it: it reads the same input and shares the meeting after it. */
 void experts_route(struct experts *e, struct worker *w, unsigned il, const struct act *x,
                    unsigned n);
 

@@ -7,6 +7,63 @@
 #include "base/mem.h"
 #include "experts/state.h"
 
+/* ------------------------------------------------------------------ gate, up */
+
+static struct weight_glu routed_glu(const struct experts *e, unsigned il)
+{
+    const struct model_hparams *hp = &e->model->hp;
+    return (struct weight_glu){
+        .gate = experts_weight(e, il, SLOT_GATE_EXPS),
+        .up = experts_weight(e, il, SLOT_UP_EXPS),
+        .gate_bias = experts_weight(e, il, SLOT_GATE_EXPS_BIAS),
+        .up_bias = experts_weight(e, il, SLOT_UP_EXPS_BIAS),
+        .act = hp->act,
+        .act_alpha = hp->act_alpha,
+        .act_limit = hp->act_limit,
+    };
+}
+
+static void run_glu(struct experts *e, struct worker *w, unsigned il, const struct kern_act *x)
+{
+    const struct weight_glu glu = routed_glu(e, il);
+    const struct experts_node *node = &e->node[w->in];
+    const struct dispatch *work = &node->work;
+    const uint32_t n_panel = weight_part_panels(&glu.gate->part[w->in]);
+    const uint32_t n = work->n_item * n_panel;
+    const size_t ldh = glu.gate->n_row;
+    struct share share;
+    uint32_t lo, hi;
+    share_begin(&share, w, n, weight_grain(w, n, n_panel));
+    while (share_next(&share, &lo, &hi)) {
+        while (lo < hi) {
+            const struct dispatch_item *item = &work->item[lo / n_panel];
+            const uint32_t p0 = lo % n_panel, p1 = MIN(n_panel, p0 + (hi - lo));
+            weight_glu_panels(&glu, item->expert, experts_reader(e, w), p0, p1, x,
+                              work->token + item->begin, item->end - item->begin,
+                              node->worker[w->iw].glu, node->h.f + item->row * ldh, ldh);
+            lo += p1 - p0;
+        }
+    }
+}
+
+static void run_shared_glu(struct experts *e, struct worker *w, unsigned il,
+                           const struct kern_act *x, unsigned n_token)
+{
+    const struct weight absent = {.format = NULL};
+    struct weight_glu glu = routed_glu(e, il);
+    glu.gate = experts_weight(e, il, SLOT_GATE_SHEXP);
+    glu.up = experts_weight(e, il, SLOT_UP_SHEXP);
+    glu.gate_bias = glu.up_bias = &absent;
+    const uint32_t n_panel = weight_part_panels(&glu.gate->part[w->in]);
+    struct share share;
+    uint32_t lo, hi;
+    share_begin(&share, w, n_panel, weight_grain(w, n_panel, n_panel));
+    while (share_next(&share, &lo, &hi)) {
+        weight_glu_panels(&glu, 0, experts_reader(e, w), lo, hi, x, NULL, n_token,
+                          e->node[w->in].worker[w->iw].glu, e->h_shared, glu.gate->n_row);
+    }
+}
+
 /* ------------------------------------------------------------------ router */
 
 static void select_token(struct experts *e, struct worker *w, unsigned il, uint32_t t)
@@ -37,17 +94,41 @@ static void keep_routes(struct experts *e, unsigned il, unsigned n)
     memcpy(e->route_weights + to, e->node[0].weights, n * n_used * sizeof(float));
 }
 
+/* The node's work list; on the first node also what is remembered of the choice. */
+static void list_work(struct experts *e, unsigned in, unsigned il, unsigned n)
+{
+    const struct model_hparams *hp = &e->model->hp;
+    struct dispatch *work = &e->node[in].work;
+    dispatch_build(e->node[in].ids, n, hp->n_expert_used, hp->n_expert, work);
+    if (in == 0) {
+        uint64_t *count = e->node[0].count + (size_t)il * hp->n_expert;
+        for (unsigned i = 0; i < work->n_item; i++) {
+            count[work->item[i].expert] += work->item[i].end - work->item[i].begin;
+        }
+        if (e->keep) {
+            keep_routes(e, il, n);
+        }
+    }
+    if (e->store->holders != NULL) {
+        dispatch_share(work, e->store->holders + (size_t)il * hp->n_expert, e->n_node,
+                       e->store->share, in);
+    }
+}
+
 void experts_route(struct experts *e, struct worker *w, unsigned il, const struct act *x,
                    unsigned n)
 {
     const struct model_hparams *hp = &e->model->hp;
     const struct weight *router = experts_weight(e, il, SLOT_ROUTER);
     const struct weight *shared_gate = experts_weight(e, il, SLOT_SHEXP_GATE);
-    struct experts_node *node = &e->node[w->in];
     const struct kern_act in = act_view(x);
-    weight_matmul(router, 0, w, e->kern, &in, NULL, NULL, n, e->logits, hp->n_expert);
+    struct weight_reader *rd = experts_reader(e, w);
+    weight_matmul(router, 0, w, rd, &in, NULL, NULL, n, e->logits, hp->n_expert);
     if (weight_present(shared_gate)) {
-        weight_matmul(shared_gate, 0, w, e->kern, &in, NULL, NULL, n, e->shared_gate, 1);
+        weight_matmul(shared_gate, 0, w, rd, &in, NULL, NULL, n, e->shared_gate, 1);
+    }
+    if (weight_present(experts_weight(e, il, SLOT_GATE_SHEXP))) {
+        run_shared_glu(e, w, il, &in, n);
     }
     worker_all_barrier(w);
     uint32_t lo, hi;
@@ -59,68 +140,9 @@ void experts_route(struct experts *e, struct worker *w, unsigned il, const struc
         worker_node_barrier(w);
     }
     if (w->iw == 0) {
-        dispatch_build(node->ids, n, hp->n_expert_used, hp->n_expert, &node->work);
-        if (e->keep && w->in == 0) {
-            keep_routes(e, il, n);
-        }
+        list_work(e, w->in, il, n);
     }
     worker_node_barrier(w);
-}
-
-/* ------------------------------------------------------------------ gate, up */
-
-static struct weight_glu routed_glu(const struct experts *e, unsigned il)
-{
-    const struct model_hparams *hp = &e->model->hp;
-    return (struct weight_glu){
-        .gate = experts_weight(e, il, SLOT_GATE_EXPS),
-        .up = experts_weight(e, il, SLOT_UP_EXPS),
-        .gate_bias = experts_weight(e, il, SLOT_GATE_EXPS_BIAS),
-        .up_bias = experts_weight(e, il, SLOT_UP_EXPS_BIAS),
-        .act = hp->act,
-        .act_alpha = hp->act_alpha,
-        .act_limit = hp->act_limit,
-    };
-}
-
-static void run_glu(struct experts *e, struct worker *w, unsigned il, const struct kern_act *x)
-{
-    const struct weight_glu glu = routed_glu(e, il);
-    const struct experts_node *node = &e->node[w->in];
-    const struct dispatch *work = &node->work;
-    const uint32_t n_panel = weight_part_panels(&glu.gate->part[w->in]);
-    const uint32_t n = work->n_active * n_panel;
-    struct share share;
-    uint32_t lo, hi;
-    share_begin(&share, w, n, weight_grain(w, n, n_panel));
-    while (share_next(&share, &lo, &hi)) {
-        while (lo < hi) {
-            const uint32_t a = lo / n_panel, p0 = lo % n_panel;
-            const uint32_t p1 = MIN(n_panel, p0 + (hi - lo)), begin = work->begin[a];
-            weight_glu_panels(&glu, work->expert[a], w->in, p0, p1, e->kern, x, work->token + begin,
-                              work->pair + begin, work->begin[a + 1] - begin,
-                              node->worker[w->iw].glu, e->h, glu.gate->n_row);
-            lo += p1 - p0;
-        }
-    }
-}
-
-static void run_shared_glu(struct experts *e, struct worker *w, unsigned il,
-                           const struct kern_act *x, unsigned n_token)
-{
-    const struct weight absent = {.format = NULL};
-    struct weight_glu glu = routed_glu(e, il);
-    glu.gate = experts_weight(e, il, SLOT_GATE_SHEXP);
-    glu.up = experts_weight(e, il, SLOT_UP_SHEXP);
-    glu.gate_bias = glu.up_bias = &absent;
-    const uint32_t n_panel = weight_part_panels(&glu.gate->part[w->in]);
-    struct share share;
-    uint32_t lo, hi;
-    share_begin(&share, w, n_panel, weight_grain(w, n_panel, n_panel));
-    while (share_next(&share, &lo, &hi)) {
-        weight_glu_panels(&glu, 0, w->in, lo, hi, e->kern, x, NULL, NULL, n_token,
-                          e->node[w->in].worker[w->iw].glu, e->h_shared, glu.gate->n_row);
-    }
 }
 
 /* ------------------------------------------------------------------ down */
@@ -130,19 +152,20 @@ static void run_down(struct experts *e, struct worker *w, unsigned il)
     const struct weight *down = experts_weight(e, il, SLOT_DOWN_EXPS);
     const struct experts_node *node = &e->node[w->in];
     const struct dispatch *work = &node->work;
-    const struct kern_act x = act_view(&node->h);
     const uint32_t n_panel = weight_part_panels(&down->part[w->in]);
-    const uint32_t n = work->n_active * n_panel;
+    const uint32_t n = work->n_item * n_panel;
     struct share share;
     uint32_t lo, hi;
     share_begin(&share, w, n, weight_grain(w, n, n_panel));
     while (share_next(&share, &lo, &hi)) {
         while (lo < hi) {
-            const uint32_t a = lo / n_panel, p0 = lo % n_panel;
-            const uint32_t p1 = MIN(n_panel, p0 + (hi - lo)), begin = work->begin[a];
-            weight_matmul_panels(down, work->expert[a], w->in, p0, p1, e->kern, &x,
-                                 work->pair + begin, work->pair + begin, work->begin[a + 1] - begin,
-                                 e->y, down->n_row);
+            const struct dispatch_item *item = &work->item[lo / n_panel];
+            const uint32_t p0 = lo % n_panel, p1 = MIN(n_panel, p0 + (hi - lo));
+            struct kern_act x = act_view(&node->h);
+            act_skip(&x, item->row);
+            weight_matmul_panels(down, item->expert, experts_reader(e, w), p0, p1, &x, NULL,
+                                 work->pair + item->begin, item->end - item->begin, e->y,
+                                 down->n_row);
             lo += p1 - p0;
         }
     }
@@ -153,15 +176,15 @@ void experts_run(struct experts *e, struct worker *w, unsigned il, const struct 
     const struct weight *down = experts_weight(e, il, SLOT_DOWN_EXPS);
     const struct weight *down_shared = experts_weight(e, il, SLOT_DOWN_SHEXP);
     struct experts_node *node = &e->node[w->in];
-    const bool shared = weight_present(down_shared);
     const struct kern_act in = act_view(x);
     run_glu(e, w, il, &in);
-    if (shared) {
-        run_shared_glu(e, w, il, &in, n);
+    if (e->h != NULL) {
+        worker_all_barrier(w);
+    } else {
+        worker_node_barrier(w);
     }
-    worker_all_barrier(w);
     if (down->q8) {
-        act_convert_shared(&node->h, e->kern, n * e->model->hp.n_expert_used, w);
+        act_convert_shared(&node->h, e->kern, node->work.n_pair, w);
     }
     if (down_shared->q8) {
         act_convert_shared(&node->h_shared, e->kern, n, w);
@@ -170,9 +193,9 @@ void experts_run(struct experts *e, struct worker *w, unsigned il, const struct 
         worker_node_barrier(w);
     }
     run_down(e, w, il);
-    if (shared) {
+    if (weight_present(down_shared)) {
         const struct kern_act h = act_view(&node->h_shared);
-        weight_matmul(down_shared, 0, w, e->kern, &h, NULL, NULL, n, e->y_shared,
+        weight_matmul(down_shared, 0, w, experts_reader(e, w), &h, NULL, NULL, n, e->y_shared,
                       down_shared->n_row);
     }
     worker_all_barrier(w);

@@ -7,7 +7,9 @@
 #include "experts/experts.h"
 #include "experts/router.h"
 
+/* On lines of its own: the reader is written all the time. */
 struct experts_worker {
+    _Alignas(CACHE_LINE_BYTES) struct weight_reader reader;
     float *router; /* router_scratch_floats() */
     float *logits; /* [E] with their bias */
     float *glu;    /* 2 * WEIGHT_GLU_SCRATCH */
@@ -15,11 +17,15 @@ struct experts_worker {
 
 struct experts_node {
     struct node_arena *arena;
-    struct experts_worker *worker; /* [nw] */
-    int32_t *ids;                  /* [T, k] */
-    float *weights;                /* [T, k] */
+    struct experts_worker *worker; /* [n_worker] */
+    unsigned n_worker;
+    int32_t *ids;   /* [T, k] */
+    float *weights; /* [T, k] */
     struct dispatch work;
-    struct act h, h_shared; /* int8 forms of the shared buffers */
+    /* [T * k, F] by the order of the work list: floats for all nodes where experts are cut, the
+     * node's own where they are whole. h_shared [T, Fs]: floats for all nodes. */
+    struct act h, h_shared;
+    uint64_t *count; /* [n_layer, E] how often the experts were chosen; first node only */
 };
 
 struct experts {
@@ -31,7 +37,7 @@ struct experts {
 
     float *logits;      /* [T, E] */
     float *shared_gate; /* [T] */
-    float *h;           /* [T * k, F] by pair */
+    float *h;           /* [T * k, F] where experts are cut, else NULL */
     float *h_shared;    /* [T, Fs] */
     float *y;           /* [T * k, D] by pair */
     float *y_shared;    /* [T, D] */
@@ -40,6 +46,11 @@ struct experts {
     int32_t *route_ids; /* [n_layer, T, k] */
     float *route_weights;
 };
+
+static inline struct weight_reader *experts_reader(const struct experts *e, const struct worker *w)
+{
+    return &e->node[w->in].worker[w->iw].reader;
+}
 
 static inline const struct weight *experts_weight(const struct experts *e, unsigned il,
                                                   enum slot slot)

@@ -667,6 +667,22 @@ numoe_status topo_load_below(const char *root, const char *spec, struct topo **o
     return load(root, spec, out, err);
 }
 
+void topo_keep_node(struct topo *topo, unsigned in)
+{
+    for (unsigned i = 0; i < topo->n_node; i++) {
+        if (i != in) {
+            mem_free(topo->node[i].pu);
+        }
+    }
+    topo->node[0] = topo->node[in];
+    topo->n_node = 1;
+    topo->n_core = topo->node[0].n_core;
+    if (topo->distance != NULL) {
+        topo->distance[0] = topo->distance[in];
+    }
+    atomic_store(&topo->ledger->taken_bytes[0], atomic_load(&topo->ledger->taken_bytes[in]));
+}
+
 void topo_free(struct topo *topo)
 {
     if (topo == NULL) {

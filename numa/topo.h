@@ -74,6 +74,9 @@ struct topo {
 numoe_status topo_load(const char *spec, struct topo **out, numoe_error *err);
 void topo_free(struct topo *topo);
 
+/* Leaves node in alone among those that get a pool. Before anything is taken from it. */
+void topo_keep_node(struct topo *topo, unsigned in);
+
 /* For tests: a spec with the limits of a made-up process. root stands before /proc and /sys: its
  * /proc/self/status (Cpus_allowed_list, Mems_allowed_list), /proc/self/cgroup, control groups and
  * node files count as those of the machine that spec describes, but nothing is bound. */

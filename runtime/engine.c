@@ -12,6 +12,8 @@
 #include "base/log.h"
 #include "model/chat.h"
 #include "numa/bandwidth.h"
+#include "runtime/place.h"
+#include "store/stats.h"
 
 #define CHUNK_TOKENS_DEFAULT 512u
 #define CHUNK_TOKENS_MAX     65536u
@@ -29,6 +31,15 @@ static numoe_status check_params(const numoe_engine_params *params, numoe_error 
     if (params->chunk_tokens > CHUNK_TOKENS_MAX) {
         return status_fail(err, NUMOE_E_INPUT, "chunk of %u tokens: at most %u are possible",
                            params->chunk_tokens, CHUNK_TOKENS_MAX);
+    }
+    if (params->placement < NUMOE_PLACEMENT_AUTO ||
+        params->placement > NUMOE_PLACEMENT_INTERLEAVE) {
+        return status_fail(err, NUMOE_E_INPUT, "placement %d is not known",
+                           (int)params->placement);
+    }
+    if (!(params->replica_percent >= 0 && params->replica_percent <= 10000)) {
+        return status_fail(err, NUMOE_E_INPUT, "%g percent for replicas: 0 to 10000 are possible",
+                           params->replica_percent);
     }
     if (params->kv_type < NUMOE_KV_AUTO || params->kv_type > NUMOE_KV_F16) {
         return status_fail(err, NUMOE_E_INPUT, "type %d of the KV cache is not known",
@@ -87,56 +98,10 @@ static const char *dominant_type(const struct gguf *g)
     return format_find(best)->name;
 }
 
-/* Bytes of w that node `in` holds. */
-static uint64_t weight_node_bytes(const struct weight *w, unsigned in)
-{
-    if (!weight_present(w) || !w->part) {
-        return 0;
-    }
-    return (uint64_t)weight_part_panels(&w->part[in]) * w->panel_bytes * w->n_mat;
-}
-
-static uint64_t store_node_bytes(const struct store *store, unsigned in)
-{
-    uint64_t bytes = 0;
-
-    for (unsigned slot = 0; slot < N_MODEL_SLOT; slot++) {
-        bytes += weight_node_bytes(&store->w[slot], in);
-    }
-    for (unsigned il = 0; il < store->model->hp.n_layer; il++) {
-        for (unsigned slot = N_MODEL_SLOT; slot < N_SLOT; slot++) {
-            bytes += weight_node_bytes(&store->layer[il][slot], in);
-        }
-    }
-    return bytes;
-}
-
-static numoe_status describe_placement(numoe_engine *e, numoe_error *err)
-{
-    unsigned n_node = e->store->n_node;
-    struct strbuf *b = &e->placement;
-
-    if (n_node == 1) {
-        return strbuf_printf(b, err, "all weights on node %u, %u worker%s",
-                             e->topo->node[0].os_index, pools_n_worker(e->pools),
-                             pools_n_worker(e->pools) == 1 ? "" : "s");
-    }
-    FORWARD_IF(strbuf_printf(b, err, "rows of every matrix cut over %u nodes:", n_node));
-    for (unsigned in = 0; in < n_node; in++) {
-        double share = (double)store_node_bytes(e->store, in) / (double)MAX(e->store->bytes, 1);
-        FORWARD_IF(strbuf_printf(b, err, "%s node %u %.0f %% with %u worker%s", in ? "," : "",
-                                 e->topo->node[in].os_index, share * 100,
-                                 pools_node_workers(e->pools, in),
-                                 pools_node_workers(e->pools, in) == 1 ? "" : "s"));
-    }
-    return NUMOE_OK;
-}
-
-static numoe_status fill_info(numoe_engine *e, double load_seconds, numoe_error *err)
+static void fill_info(numoe_engine *e, double load_seconds)
 {
     const struct model *m = e->model;
 
-    FORWARD_IF(describe_placement(e, err));
     e->info = (numoe_engine_info){
         .model_name = m->name,
         .arch = m->arch,
@@ -159,7 +124,6 @@ static numoe_status fill_info(numoe_engine *e, double load_seconds, numoe_error 
         .load_seconds = load_seconds,
         .kv_type = e->kv_f16 ? NUMOE_KV_F16 : NUMOE_KV_F32,
     };
-    return NUMOE_OK;
 }
 
 const numoe_engine_info *numoe_engine_get_info(const numoe_engine *engine)
@@ -181,6 +145,25 @@ double numoe_engine_bandwidth(numoe_engine *engine)
     return engine->bandwidth_bps;
 }
 
+bool numoe_engine_traffic(const numoe_engine *engine, unsigned index, numoe_traffic *traffic)
+{
+    if (index >= engine->info.n_node) {
+        return false;
+    }
+    traffic->os_node = engine->topo->node[index].os_index;
+    step_traffic(engine->step, index, &traffic->local_bytes, &traffic->remote_bytes);
+    return true;
+}
+
+numoe_status numoe_engine_save_stats(const numoe_engine *engine, const char *path,
+                                     numoe_error *err)
+{
+    if (engine->model->hp.n_expert == 0) {
+        return status_fail(err, NUMOE_E_INPUT, "%s: the model has no experts to count", path);
+    }
+    return expert_stats_save(path, engine->model, step_expert_counts(engine->step), err);
+}
+
 /* ------------------------------------------------------------------ open and close */
 
 /* What a half-opened engine has is released here too: every release takes NULL. */
@@ -196,6 +179,24 @@ static void engine_free(numoe_engine *e)
     model_close(e->model);
     topo_free(e->topo);
     mem_free(e);
+}
+
+/* Workers, and weights where the placement wants them. */
+static numoe_status load_weights(numoe_engine *e, const numoe_engine_params *params,
+                                 numoe_error *err)
+{
+    struct place place;
+
+    FORWARD_IF(place_open(params, e->model, e->topo, &place, err));
+    numoe_status status = place_describe(place.plan, &place.machine, &e->placement, err);
+    if (status == NUMOE_OK) {
+        status = store_load(e->model, &place.shapes, place.plan, e->topo, place.pools,
+                            params->progress, params->progress_arg, &e->store, err);
+    }
+    e->pools = place.pools;
+    place.pools = NULL;
+    place_close(&place);
+    return status;
 }
 
 static numoe_status engine_load(numoe_engine *e, const numoe_engine_params *params,
@@ -217,12 +218,11 @@ static numoe_status engine_load(numoe_engine *e, const numoe_engine_params *para
     e->chunk_tokens = params->chunk_tokens ? params->chunk_tokens : CHUNK_TOKENS_DEFAULT;
     FORWARD_IF(mem_new(&e->token, e->chunk_tokens, sizeof *e->token, "batch", err));
     FORWARD_IF(mem_new(&e->span, e->chunk_tokens, sizeof *e->span, "batch", err));
-    FORWARD_IF(pools_new(e->topo, params->n_thread, &e->pools, err));
-    FORWARD_IF(store_load(e->model, e->topo, e->pools, params->progress, params->progress_arg,
-                          &e->store, err));
+    FORWARD_IF(load_weights(e, params, err));
     FORWARD_IF(
         step_new(e->model, e->store, e->pools, e->topo, e->kern, e->chunk_tokens, &e->step, err));
-    return fill_info(e, clock_seconds() - start, err);
+    fill_info(e, clock_seconds() - start);
+    return NUMOE_OK;
 }
 
 numoe_status numoe_engine_open(const numoe_engine_params *params, numoe_engine **engine,

@@ -114,3 +114,18 @@ bool step_route(const struct step *step, unsigned il, unsigned i, const int32_t 
 {
     return i < step->n && experts_get_route(step->experts, il, i, ids, weights, k);
 }
+
+void step_traffic(const struct step *step, unsigned in, uint64_t *local_bytes,
+                  uint64_t *remote_bytes)
+{
+    struct traffic sum = {0};
+    dense_add_traffic(step->dense, in, &sum);
+    experts_add_traffic(step->experts, in, &sum);
+    *local_bytes = sum.local_bytes;
+    *remote_bytes = sum.remote_bytes;
+}
+
+const uint64_t *step_expert_counts(const struct step *step)
+{
+    return experts_counts(step->experts);
+}

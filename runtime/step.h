@@ -42,4 +42,10 @@ const float *step_logits(const struct step *step, unsigned i);
 bool step_route(const struct step *step, unsigned il, unsigned i, const int32_t **ids,
                 const float **weights, unsigned *k);
 
+/* What a node's workers have read of matrices so far, and how many tokens chose each expert,
+ * [n_layer, n_expert]. */
+void step_traffic(const struct step *step, unsigned in, uint64_t *local_bytes,
+                  uint64_t *remote_bytes);
+const uint64_t *step_expert_counts(const struct step *step);
+
 #endif

@@ -1,7 +1,14 @@
 core_sources += \
 	store/act.c store/act.h \
-	store/placement.c \
-	store/plan.c store/plan.h \
+	store/load.c store/load.h \
+	store/machine.c \
+	store/placement-check.c \
+	store/placement-cost.c \
+	store/placement-json.c \
+	store/placement-shard.c \
+	store/placement.c store/placement.h \
+	store/shape.c store/shape.h \
+	store/stats.c store/stats.h \
 	store/store.c store/store.h \
 	store/unit.c \
 	store/weight.c store/weight.h

@@ -1,16 +1,17 @@
-/* Loading: checks that the weights fit, takes the memory, lets every node's own workers read and
- * pack their part, and reports progress from the caller's thread. What is loaded where is plan.c's
- * affair, how one piece is read unit.c's.
+/* Loading: takes the memory, lets every node's own workers read and pack their part, and reports
+ * progress from the caller's thread. What goes where is the placement's affair, what has to be read
+ * for it load.c's, how one piece is read unit.c's.
  *
  * Workers run in time slices so that the caller can speak in between; cursors survive the slices.
  */
 #include "store/store.h"
 
 #include <stdatomic.h>
+#include <string.h>
 
 #include "base/clock.h"
 #include "base/mem.h"
-#include "store/plan.h"
+#include "store/load.h"
 
 #define SLICE_NS 100000000u
 
@@ -19,45 +20,22 @@ struct store_priv {
     bool tied; /* w[SLOT_OUTPUT] is w[SLOT_TOKEN_EMBD] */
 };
 
-/* ------------------------------------------------------------------ does it fit */
-
-static numoe_status check_fits(const struct load_plan *plan, const struct topo *topo,
-                               numoe_error *err)
-{
-    const double gib = 1024.0 * 1024.0 * 1024.0;
-    for (unsigned in = 0; in < plan->n_node; in++) {
-        const uint64_t available = topo->node[in].available_bytes;
-        if (topo->is_this_machine && available > 0 && plan->node_bytes[in] > available) {
-            return status_fail(err, NUMOE_E_MEMORY,
-                               "weights need %.2f GiB on node %u, where %.2f GiB are available "
-                               "(%.2f GiB over %u nodes): take a smaller quantization",
-                               (double)plan->node_bytes[in] / gib, topo->node[in].os_index,
-                               (double)available / gib, (double)plan->total_bytes / gib,
-                               plan->n_node);
-        }
-    }
-    if (plan->total_bytes > topo->memory_limit_bytes) {
-        return status_fail(
-            err, NUMOE_E_MEMORY,
-            "weights need %.2f GiB, the memory limit of the control group leaves %.2f "
-            "GiB: raise the limit or take a smaller quantization",
-            (double)plan->total_bytes / gib, (double)topo->memory_limit_bytes / gib);
-    }
-    return NUMOE_OK;
-}
-
 /* ------------------------------------------------------------------ memory */
 
 static numoe_status allocate_job(struct store_priv *priv, struct load_job *job, unsigned in,
                                  numoe_error *err)
 {
-    struct weight *w = job->w;
-    if (job->kind == LOAD_VECTOR) {
-        const size_t n = (size_t)w->n_mat * w->n_row * w->k;
-        return node_arena_alloc(priv->arena[in], n * sizeof(float), &w->vec[in], err);
+    const uint64_t bytes = load_job_bytes(job, in);
+    void *data = NULL;
+    if (bytes > 0) {
+        FORWARD_IF(node_arena_alloc(priv->arena[in], bytes, &data, err));
     }
-    struct weight_part *part = &w->part[in];
-    return node_arena_alloc(priv->arena[in], w->n_mat * part->mat_bytes, &part->data, err);
+    if (job->shape->kind == SHAPE_VECTOR) {
+        job->w->vec[in] = data;
+    } else {
+        job->w->part[in].data = data;
+    }
+    return NUMOE_OK;
 }
 
 static numoe_status allocate(struct store *store, struct load_plan *plan, const struct topo *topo,
@@ -77,6 +55,7 @@ static numoe_status allocate(struct store *store, struct load_plan *plan, const 
 
 struct loader {
     const struct load_plan *plan;
+    uint64_t total_bytes;
     uint8_t *scratch; /* [n_worker] of scratch_bytes each */
     uint64_t slice_end_ns;
     _Atomic uint32_t next[TOPO_MAX_NODE]; /* first unit of the node that nobody took */
@@ -153,11 +132,12 @@ static numoe_status loader_result(const struct loader *l, unsigned n_worker, num
     return NUMOE_OK;
 }
 
-static numoe_status read_all(const struct load_plan *plan, struct pools *pools,
-                             numoe_progress_fn progress, void *progress_arg, numoe_error *err)
+static numoe_status read_all(const struct load_plan *plan, uint64_t total_bytes,
+                             struct pools *pools, numoe_progress_fn progress, void *progress_arg,
+                             numoe_error *err)
 {
     const unsigned n_worker = pools_n_worker(pools);
-    struct loader l = {.plan = plan};
+    struct loader l = {.plan = plan, .total_bytes = total_bytes};
     numoe_status status = mem_new_aligned(
         &l.scratch, n_worker, round_up(plan->scratch_bytes, CACHE_LINE_BYTES), "load buffers", err);
     if (status == NUMOE_OK) {
@@ -171,7 +151,7 @@ static numoe_status read_all(const struct load_plan *plan, struct pools *pools,
         pools_run(pools, load_slice, &l);
         if (progress != NULL) {
             /* Done leaves out what rounds matrices up to cache lines. */
-            const uint64_t done = atomic_load(&l.done_bytes), total = plan->total_bytes;
+            const uint64_t done = atomic_load(&l.done_bytes), total = l.total_bytes;
             progress(progress_arg, loader_finished(&l) ? total : MIN(done, total), total);
         }
     }
@@ -184,8 +164,8 @@ out:
 
 /* ------------------------------------------------------------------ store */
 
-static numoe_status store_new(const struct model *model, unsigned n_node, struct store **out,
-                              numoe_error *err)
+static numoe_status store_new(const struct model *model, const struct placement *placement,
+                              struct store **out, numoe_error *err)
 {
     struct store *store = NULL;
     FORWARD_IF(mem_new(&store, 1, sizeof *store, "weights", err));
@@ -199,34 +179,51 @@ static numoe_status store_new(const struct model *model, unsigned n_node, struct
         return status;
     }
     store->model = model;
-    store->n_node = n_node;
+    store->n_node = placement->n_node;
+    store->bytes = placement->total_bytes;
+    memcpy(store->share, placement->share, sizeof store->share);
     *out = store;
     return NUMOE_OK;
 }
 
-numoe_status store_load(const struct model *model, const struct topo *topo, struct pools *pools,
-                        numoe_progress_fn progress, void *progress_arg, struct store **out,
-                        numoe_error *err)
+/* Whole experts: who has which, from the slices of their last matrix. */
+static numoe_status note_holders(struct store *store, const struct placement *placement,
+                                 numoe_error *err)
 {
-    double share[TOPO_MAX_NODE];
+    const size_t n_expert = store->model->hp.n_expert;
+    if (placement->mode != NUMOE_PLACEMENT_SHARD) {
+        return NUMOE_OK;
+    }
+    FORWARD_IF(mem_new(&store->holders, store->model->hp.n_layer * n_expert, sizeof *store->holders,
+                       "places of experts", err));
+    for (unsigned i = 0; i < placement->n_slice; i++) {
+        const struct placement_slice *slice = &placement->slice[i];
+        for (uint32_t ie = slice->mat0; slice->slot == SLOT_DOWN_EXPS && ie < slice->mat1; ie++) {
+            store->holders[(size_t)slice->layer * n_expert + ie] |= UINT64_C(1) << slice->node;
+        }
+    }
+    return NUMOE_OK;
+}
+
+numoe_status store_load(const struct model *model, const struct shapes *shapes,
+                        const struct placement *placement, const struct topo *topo,
+                        struct pools *pools, numoe_progress_fn progress, void *progress_arg,
+                        struct store **out, numoe_error *err)
+{
     struct store *store = NULL;
     struct load_plan *plan = NULL;
-    FORWARD_IF(store_new(model, pools_n_node(pools), &store, err));
-    for (unsigned in = 0; in < store->n_node; in++) {
-        share[in] = pools_node_workers(pools, in);
-    }
-    numoe_status status = load_plan_new(model, store, share, &plan, err);
+    FORWARD_IF(store_new(model, placement, &store, err));
+    numoe_status status = note_holders(store, placement, err);
     if (status == NUMOE_OK) {
-        status = check_fits(plan, topo, err);
+        status = load_plan_new(model, shapes, placement, store, &plan, err);
     }
     if (status == NUMOE_OK) {
         status = allocate(store, plan, topo, err);
     }
     if (status == NUMOE_OK) {
-        status = read_all(plan, pools, progress, progress_arg, err);
+        status = read_all(plan, store->bytes, pools, progress, progress_arg, err);
     }
     if (status == NUMOE_OK) {
-        store->bytes = plan->total_bytes;
         struct store_priv *priv = store->priv;
         priv->tied = !weight_present(&store->w[SLOT_OUTPUT]);
         if (priv->tied) {
@@ -242,8 +239,13 @@ numoe_status store_load(const struct model *model, const struct topo *topo, stru
 
 static void free_weight(struct weight *w)
 {
+    for (unsigned in = 0; w->part != NULL && in < w->n_node; in++) {
+        mem_free(w->part[in].mat_at);
+        mem_free(w->part[in].mat);
+    }
     mem_free(w->part);
     mem_free(w->vec);
+    mem_free(w->vec_here);
 }
 
 void store_free(struct store *store)
@@ -267,6 +269,7 @@ void store_free(struct store *store)
             node_arena_free(priv->arena[in]);
         }
     }
+    mem_free(store->holders);
     mem_free(store->layer);
     mem_free(store->priv);
     mem_free(store);

@@ -1,7 +1,7 @@
 /* One piece of loading work: reads rows of a tensor, packs or converts them, puts them in place.
  * Runs in workers of the node that the memory belongs to, so that they are the first to touch it.
  */
-#include "store/plan.h"
+#include "store/load.h"
 
 #include <string.h>
 
@@ -14,11 +14,33 @@ static numoe_status read_rows(const struct model *model, const struct load_job *
     const struct tensor_source *src = job->src;
     const size_t row_bytes = format_row_bytes(format_find(src->format_id), src->k);
     const struct gguf_tensor *t = src->whole != NULL ? src->whole : src->per_expert[mat];
-    const uint64_t first =
-        src->whole != NULL ? (uint64_t)mat * job->mat_rows + job->row0 + row : row;
+    const uint64_t first = src->whole != NULL
+                               ? (uint64_t)mat * job->shape->from_rows + job->shape->from_row0 + row
+                               : row;
     numoe_status status =
         gguf_read_tensor(model->gguf, t, first * row_bytes, n_row * row_bytes, buf, err);
     return status == NUMOE_OK ? NUMOE_OK : status_context(err, status, "%s", t->name);
+}
+
+/* The matrix and the first of its panels that unit iu of a node covers; how many of them. */
+static void find_unit(const struct load_job *job, unsigned in, uint32_t iu, uint32_t *mat,
+                      uint32_t *panel, uint32_t *n_panel)
+{
+    const struct weight *w = job->w;
+    const struct weight_part *part = &w->part[in];
+    if (w->dealt) {
+        const uint64_t at = (uint64_t)iu * w->n_node + in;
+        *mat = (uint32_t)(at / weight_panels(w));
+        *panel = (uint32_t)(at % weight_panels(w));
+        *n_panel = 1;
+        return;
+    }
+    const uint32_t n_held = weight_part_held(part);
+    const uint32_t n_block = (n_held + job->block_panels - 1) / job->block_panels;
+    const uint32_t first = iu % n_block * job->block_panels;
+    *mat = part->mat != NULL ? part->mat[iu / n_block] : iu / n_block;
+    *panel = part->held0 / PANEL_ROWS + first;
+    *n_panel = MIN(job->block_panels, n_held - first);
 }
 
 static numoe_status load_matrix(const struct model *model, const struct load_job *job, unsigned in,
@@ -26,23 +48,19 @@ static numoe_status load_matrix(const struct model *model, const struct load_job
                                 numoe_error *err)
 {
     const struct weight *w = job->w;
-    const struct weight_part *part = &w->part[in];
-    const uint32_t n_panel = weight_part_panels(part);
-    const uint32_t n_block = (n_panel + job->block_panels - 1) / job->block_panels;
-    const uint32_t mat = iu / n_block, panel0 = iu % n_block * job->block_panels;
-    const uint32_t panel1 = MIN(panel0 + job->block_panels, n_panel);
-    const uint32_t row0 = part->row0 + panel0 * PANEL_ROWS;
-    const uint32_t row1 = MIN(part->row0 + panel1 * PANEL_ROWS, part->row1);
     const size_t row_bytes = w->panel_bytes / PANEL_ROWS;
+    uint32_t mat, panel0, n_panel;
+    find_unit(job, in, iu, &mat, &panel0, &n_panel);
+    const uint32_t row0 = panel0 * PANEL_ROWS;
+    const uint32_t row1 = MIN(row0 + n_panel * PANEL_ROWS, w->n_row);
     FORWARD_IF(read_rows(model, job, mat, row0, row1 - row0, scratch, err));
-    for (uint32_t p = panel0; p < panel1; p++) {
-        const uint32_t row = part->row0 + p * PANEL_ROWS;
+    for (uint32_t row = row0; row < row1; row += PANEL_ROWS) {
         /* The arena's memory is ours to fill until the store is handed out. */
-        uint8_t *panel = (uint8_t *)part->data + mat * part->mat_bytes + p * w->panel_bytes;
+        uint8_t *panel = (uint8_t *)weight_panel(w, in, mat, row / PANEL_ROWS);
         format_pack_panel(w->format, (uint8_t *)scratch + (row - row0) * row_bytes, row_bytes,
                           MIN(PANEL_ROWS, row1 - row), w->k, panel);
     }
-    *placed_bytes = (panel1 - panel0) * w->panel_bytes;
+    *placed_bytes = n_panel * w->panel_bytes;
     return NUMOE_OK;
 }
 
@@ -82,7 +100,7 @@ static void encode_row(uint32_t format_id, const float *x, size_t k, void *row)
     }
 }
 
-/* Scratch of LOAD_K_B: source rows, all as floats [n_nope, kv_lora], one column, 16 rows to pack.
+/* Scratch of SHAPE_K_B: source rows, all as floats [n_nope, kv_lora], one column, 16 rows to pack.
  */
 struct k_b_scratch {
     size_t rows, floats, column, packed, bytes;
@@ -106,7 +124,6 @@ static numoe_status load_k_b(const struct model *model, const struct load_job *j
                              numoe_error *err)
 {
     const struct weight *w = job->w;
-    const struct weight_part *part = &w->part[in];
     const struct format *from = format_find(job->src->format_id);
     const struct k_b_scratch s = k_b_layout(job);
     float *floats = (float *)(scratch + s.floats), *column = (float *)(scratch + s.column);
@@ -117,30 +134,33 @@ static numoe_status load_k_b(const struct model *model, const struct load_job *j
         format_dequant_row(from, scratch + s.rows + i * source_row, w->n_row,
                            floats + (size_t)i * w->n_row);
     }
-    for (uint32_t row = part->row0; row < part->row1; row += PANEL_ROWS) {
-        const uint32_t n_row = MIN(PANEL_ROWS, part->row1 - row);
+    *placed_bytes = 0;
+    for (uint32_t row = 0; row < w->n_row; row += PANEL_ROWS) {
+        const uint32_t n_row = MIN(PANEL_ROWS, w->n_row - row);
+        if (!weight_holds(w, in, iu, row / PANEL_ROWS)) {
+            continue;
+        }
         for (uint32_t r = 0; r < n_row; r++) {
             for (uint32_t i = 0; i < w->k; i++) {
                 column[i] = floats[(size_t)i * w->n_row + row + r];
             }
             encode_row(w->format_id, column, w->k, scratch + s.packed + r * row_bytes);
         }
-        uint8_t *panel = (uint8_t *)part->data + iu * part->mat_bytes +
-                         (row - part->row0) / PANEL_ROWS * w->panel_bytes;
-        format_pack_panel(w->format, scratch + s.packed, row_bytes, n_row, w->k, panel);
+        format_pack_panel(w->format, scratch + s.packed, row_bytes, n_row, w->k,
+                          (uint8_t *)weight_panel(w, in, iu, row / PANEL_ROWS));
+        *placed_bytes += w->panel_bytes;
     }
-    *placed_bytes = weight_part_panels(part) * w->panel_bytes;
     return NUMOE_OK;
 }
 
 size_t load_job_scratch_bytes(const struct load_job *job)
 {
-    switch (job->kind) {
-    case LOAD_VECTOR:
+    switch (job->shape->kind) {
+    case SHAPE_VECTOR:
         return format_row_bytes(format_find(job->src->format_id), job->src->k);
-    case LOAD_K_B:
+    case SHAPE_K_B:
         return k_b_layout(job).bytes;
-    case LOAD_MATRIX:
+    case SHAPE_MATRIX:
         break;
     }
     return job->block_panels * job->w->panel_bytes;
@@ -149,12 +169,12 @@ size_t load_job_scratch_bytes(const struct load_job *job)
 numoe_status load_unit(const struct model *model, const struct load_job *job, unsigned in,
                        uint32_t iu, void *scratch, uint64_t *placed_bytes, numoe_error *err)
 {
-    switch (job->kind) {
-    case LOAD_VECTOR:
+    switch (job->shape->kind) {
+    case SHAPE_VECTOR:
         return load_vector(model, job, in, scratch, placed_bytes, err);
-    case LOAD_K_B:
+    case SHAPE_K_B:
         return load_k_b(model, job, in, iu, scratch, placed_bytes, err);
-    case LOAD_MATRIX:
+    case SHAPE_MATRIX:
         break;
     }
     return load_matrix(model, job, in, iu, scratch, placed_bytes, err);

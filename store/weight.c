@@ -1,6 +1,7 @@
 /* Products of placed weights with activations: how the rows of a node's part are handed to its
  * workers and on to the kernels. Knows panels and nodes, not what a weight means. Nothing here
- * allocates or fails; each output element is written by exactly one worker.
+ * allocates or fails; each output element is written by exactly one worker. What is read is counted
+ * where it is read.
  */
 #include "store/weight.h"
 
@@ -14,29 +15,56 @@ uint32_t weight_grain(const struct worker *wk, uint32_t n, uint32_t max)
     return MAX(1u, MIN(grain, max));
 }
 
-static const uint8_t *part_panels(const struct weight *w, uint32_t mat, unsigned in, uint32_t panel)
+unsigned weight_row_node(const struct weight *w, uint32_t row)
 {
-    const struct weight_part *part = &w->part[in];
-    return part->data + mat * part->mat_bytes + panel * w->panel_bytes;
+    unsigned in = 0;
+    while (row < w->part[in].row0 || row >= w->part[in].row1) {
+        in++;
+    }
+    return in;
 }
 
-void weight_matmul_panels(const struct weight *w, uint32_t mat, unsigned in, uint32_t panel0,
-                          uint32_t panel1, const struct kern *kern, const struct kern_act *x,
+static void count_bytes(struct weight_reader *rd, const struct weight *w, uint32_t mat,
+                        uint32_t panel, uint64_t bytes)
+{
+    if (!w->dealt || weight_holds(w, rd->in, mat, panel)) {
+        rd->local_bytes += bytes;
+    } else {
+        rd->remote_bytes += bytes;
+    }
+}
+
+/* Rows [row0, row0 + n_row) of matrix mat, which the node computes: y from row0 on. Panels that are
+ * dealt lie in different places and are taken one by one. */
+static void multiply(const struct weight *w, uint32_t mat, struct weight_reader *rd, uint32_t row0,
+                     uint32_t n_row, const struct kern_act *x, const uint32_t *xi,
+                     const uint32_t *yi, unsigned n_token, float *y, size_t ldy)
+{
+    const uint32_t step = w->dealt ? PANEL_ROWS : n_row;
+    for (uint32_t r = 0; r < n_row; r += step) {
+        const uint32_t n = MIN(step, n_row - r), panel = (row0 + r) / PANEL_ROWS;
+        count_bytes(rd, w, mat, panel, (n + PANEL_ROWS - 1) / PANEL_ROWS * w->panel_bytes);
+        rd->kern->matmul[w->format_id](weight_panel(w, rd->in, mat, panel), n, x, xi, yi, n_token,
+                                       y + r, ldy);
+    }
+}
+
+void weight_matmul_panels(const struct weight *w, uint32_t mat, struct weight_reader *rd,
+                          uint32_t panel0, uint32_t panel1, const struct kern_act *x,
                           const uint32_t *xi, const uint32_t *yi, unsigned n_token, float *y,
                           size_t ldy)
 {
-    const struct weight_part *part = &w->part[in];
+    const struct weight_part *part = &w->part[rd->in];
     const uint32_t row0 = part->row0 + panel0 * PANEL_ROWS;
     const uint32_t row1 = MIN(part->row0 + panel1 * PANEL_ROWS, part->row1);
-    kern->matmul[w->format_id](part_panels(w, mat, in, panel0), row1 - row0, x, xi, yi, n_token,
-                               y + row0, ldy);
+    multiply(w, mat, rd, row0, row1 - row0, x, xi, yi, n_token, y + row0, ldy);
 }
 
-void weight_matmul(const struct weight *w, uint32_t mat, struct worker *wk, const struct kern *kern,
-                   const struct kern_act *x, const uint32_t *xi, const uint32_t *yi,
-                   unsigned n_token, float *y, size_t ldy)
+void weight_matmul(const struct weight *w, uint32_t mat, struct worker *wk,
+                   struct weight_reader *rd, const struct kern_act *x, const uint32_t *xi,
+                   const uint32_t *yi, unsigned n_token, float *y, size_t ldy)
 {
-    const uint32_t n_panel = weight_part_panels(&w->part[wk->in]);
+    const uint32_t n_panel = weight_part_panels(&w->part[rd->in]);
     if (n_panel == 0 || n_token == 0) {
         return;
     }
@@ -44,7 +72,7 @@ void weight_matmul(const struct weight *w, uint32_t mat, struct worker *wk, cons
     uint32_t lo, hi;
     share_begin(&share, wk, n_panel, weight_grain(wk, n_panel, n_panel));
     while (share_next(&share, &lo, &hi)) {
-        weight_matmul_panels(w, mat, wk->in, lo, hi, kern, x, xi, yi, n_token, y, ldy);
+        weight_matmul_panels(w, mat, rd, lo, hi, x, xi, yi, n_token, y, ldy);
     }
 }
 
@@ -66,30 +94,25 @@ static void glu_row(const struct weight_glu *g, uint32_t mat, unsigned in, uint3
 }
 
 /* nt tokens from x on, the rows of panels [p0, p1), all of which fit the scratch. */
-static void glu_block(const struct weight_glu *g, uint32_t mat, unsigned in, uint32_t p0,
-                      uint32_t p1, const struct kern *kern, const struct kern_act *x,
-                      const uint32_t *xi, const uint32_t *hi, unsigned nt, float *scratch, float *h,
-                      size_t ldh)
+static void glu_block(const struct weight_glu *g, uint32_t mat, struct weight_reader *rd,
+                      uint32_t p0, uint32_t p1, const struct kern_act *x, const uint32_t *xi,
+                      unsigned nt, float *scratch, float *h, size_t ldh)
 {
-    const struct weight_part *part = &g->gate->part[in];
+    const struct weight_part *part = &g->gate->part[rd->in];
     const uint32_t row0 = part->row0 + p0 * PANEL_ROWS;
     const uint32_t n_row = MIN(part->row0 + p1 * PANEL_ROWS, part->row1) - row0;
     float *gate = scratch, *up = scratch + WEIGHT_GLU_SCRATCH;
-    kern->matmul[g->gate->format_id](part_panels(g->gate, mat, in, p0), n_row, x, xi, NULL, nt,
-                                     gate, n_row);
-    kern->matmul[g->up->format_id](part_panels(g->up, mat, in, p0), n_row, x, xi, NULL, nt, up,
-                                   n_row);
-    for (unsigned t = 0; t < nt; t++) {
-        const size_t to = hi == NULL ? t : hi[t];
-        glu_row(g, mat, in, row0, n_row, kern, gate + (size_t)t * n_row, up + (size_t)t * n_row,
-                h + to * ldh + row0);
+    multiply(g->gate, mat, rd, row0, n_row, x, xi, NULL, nt, gate, n_row);
+    multiply(g->up, mat, rd, row0, n_row, x, xi, NULL, nt, up, n_row);
+    for (size_t t = 0; t < nt; t++) {
+        glu_row(g, mat, rd->in, row0, n_row, rd->kern, gate + t * n_row, up + t * n_row,
+                h + t * ldh + row0);
     }
 }
 
-void weight_glu_panels(const struct weight_glu *g, uint32_t mat, unsigned in, uint32_t panel0,
-                       uint32_t panel1, const struct kern *kern, const struct kern_act *x,
-                       const uint32_t *xi, const uint32_t *hi, unsigned n_token, float *scratch,
-                       float *h, size_t ldh)
+void weight_glu_panels(const struct weight_glu *g, uint32_t mat, struct weight_reader *rd,
+                       uint32_t panel0, uint32_t panel1, const struct kern_act *x,
+                       const uint32_t *xi, unsigned n_token, float *scratch, float *h, size_t ldh)
 {
     const unsigned max_token = WEIGHT_GLU_SCRATCH / PANEL_ROWS;
     for (unsigned t0 = 0; t0 < n_token; t0 += max_token) {
@@ -98,22 +121,19 @@ void weight_glu_panels(const struct weight_glu *g, uint32_t mat, unsigned in, ui
         struct kern_act from = *x;
         act_skip(&from, xi == NULL ? t0 : 0);
         for (uint32_t p = panel0; p < panel1; p += step) {
-            glu_block(g, mat, in, p, MIN(p + step, panel1), kern, &from,
-                      xi == NULL ? NULL : xi + t0, hi == NULL ? NULL : hi + t0, nt, scratch,
-                      hi == NULL ? h + t0 * ldh : h, ldh);
+            glu_block(g, mat, rd, p, MIN(p + step, panel1), &from, xi == NULL ? NULL : xi + t0, nt,
+                      scratch, h + t0 * ldh, ldh);
         }
     }
 }
 
-void weight_row(const struct weight *w, uint32_t mat, uint32_t row, float *out, void *scratch)
+void weight_row(const struct weight *w, uint32_t mat, uint32_t row, struct weight_reader *rd,
+                float *out, void *scratch)
 {
-    const struct weight_part *part = w->part;
-    while (row < part->row0 || row >= part->row1) {
-        part++;
-    }
-    const uint32_t r = row - part->row0;
-    const uint8_t *panel = part_panels(w, mat, (unsigned)(part - w->part), r / PANEL_ROWS);
-    format_unpack_row(w->format, panel, r % PANEL_ROWS, w->k, scratch);
+    const uint32_t panel = row / PANEL_ROWS;
+    count_bytes(rd, w, mat, panel, w->panel_bytes / PANEL_ROWS);
+    format_unpack_row(w->format, weight_panel(w, rd->in, mat, panel), row % PANEL_ROWS, w->k,
+                      scratch);
     format_dequant_row(w->format, scratch, w->k, out);
 }
 

@@ -1,8 +1,10 @@
-/* Weights as they are computed with: packed panels in node arenas, cut by rows over the nodes.
+/* Weights as they are computed with: packed panels in node arenas.
  *
- * A weight is n_mat matrices (heads, experts; usually 1) of n_row rows of k elements. Every node holds
- * a contiguous range of rows of each matrix, in whole panels, uneven or empty; all ranges together are
- * [0, n_row). Vectors (norms, biases, sinks) are floats, one copy per node.
+ * A weight is n_mat matrices (heads, experts; usually 1) of n_row rows of k elements. A node holds
+ * rows [held0, held1) of some or all matrices and computes rows [row0, row1) of those: the same
+ * where rows are cut, fewer where nodes have copies. Dealt weights are the exception: panel g of all
+ * matrices in one row is on node g % n_node, and is read by whoever computes it. Vectors (norms,
+ * biases, sinks) are floats, one copy per node.
  */
 #ifndef NUMOE_STORE_WEIGHT_H
 #define NUMOE_STORE_WEIGHT_H
@@ -13,9 +15,13 @@
 #include "numa/pool.h"
 
 struct weight_part {
-    uint32_t row0, row1;      /* row0 is a multiple of PANEL_ROWS; row0 == row1: nothing here */
-    const uint8_t *data;      /* panels of matrix 0 */
-    size_t mat_bytes;         /* from one matrix to the next */
+    uint32_t row0, row1;   /* multiples of PANEL_ROWS, or the end; row0 == row1: no work here */
+    uint32_t held0, held1; /* likewise; held0 == held1: nothing is here */
+    const uint8_t *data;   /* panels of the first matrix here, from row held0 on */
+    size_t mat_bytes;      /* from one matrix to the next */
+    uint32_t n_mat;        /* matrices here */
+    uint32_t *mat_at, *mat; /* [w->n_mat] where a matrix is among them, [n_mat] which; NULL: all */
+    uint32_t n_dealt;      /* panels here of a dealt weight */
 };
 
 struct weight {
@@ -23,27 +29,79 @@ struct weight {
     uint32_t format_id;
     uint32_t n_mat, n_row, k;
     bool q8;                  /* meets int8 activations; otherwise floats */
+    bool dealt, copied;       /* copied: every node that computes holds everything */
+    unsigned n_node;
     size_t panel_bytes;
     struct weight_part *part; /* [n_node] */
     const float **vec;        /* vectors: [n_node] -> [n_mat * n_row * k] floats; part is NULL then */
+    bool *vec_here;           /* [n_node] vectors: whether the node computes */
 };
 
 static inline bool weight_present(const struct weight *w) { return w->format != NULL; }
 
+static inline uint32_t weight_panels(const struct weight *w)
+{
+    return (w->n_row + PANEL_ROWS - 1) / PANEL_ROWS;
+}
+
+/* Panels of a matrix that the node computes, and that it holds. */
 static inline uint32_t weight_part_panels(const struct weight_part *part)
 {
     return (part->row1 - part->row0 + PANEL_ROWS - 1) / PANEL_ROWS;
 }
 
-/* y[yi(t) * ldy + r] for the rows of matrix `mat` that w's node holds, divided over the node's
- * workers by panels (share_next). All workers of all nodes call it; no barrier inside. */
-void weight_matmul(const struct weight *w, uint32_t mat, struct worker *wk, const struct kern *kern,
-                   const struct kern_act *x, const uint32_t *xi, const uint32_t *yi, unsigned n_token,
-                   float *y, size_t ldy);
+static inline uint32_t weight_part_held(const struct weight_part *part)
+{
+    return (part->held1 - part->held0 + PANEL_ROWS - 1) / PANEL_ROWS;
+}
 
-/* The same for panels [panel0, panel1) of node in's part only, by the calling worker alone. */
-void weight_matmul_panels(const struct weight *w, uint32_t mat, unsigned in, uint32_t panel0,
-                          uint32_t panel1, const struct kern *kern, const struct kern_act *x,
+/* Panel `panel` of all those of matrix mat, as node in reads it: its own copy if it has one. */
+static inline const uint8_t *weight_panel(const struct weight *w, unsigned in, uint32_t mat,
+                                          uint32_t panel)
+{
+    const struct weight_part *part = &w->part[in];
+    if (w->dealt) {
+        const uint64_t g = (uint64_t)mat * weight_panels(w) + panel;
+        return w->part[g % w->n_node].data + g / w->n_node * w->panel_bytes;
+    }
+    const uint32_t at = part->mat_at != NULL ? part->mat_at[mat] : mat;
+    return part->data + at * part->mat_bytes + (panel - part->held0 / PANEL_ROWS) * w->panel_bytes;
+}
+
+/* Whether it is in node in's memory; of a node that holds some of the matrix, or a dealt weight. */
+static inline bool weight_holds(const struct weight *w, unsigned in, uint32_t mat, uint32_t panel)
+{
+    const struct weight_part *part = &w->part[in];
+    if (w->dealt) {
+        return ((uint64_t)mat * weight_panels(w) + panel) % w->n_node == in;
+    }
+    return panel * PANEL_ROWS >= part->held0 && panel * PANEL_ROWS < part->held1;
+}
+
+/* The node that computes a row, where rows are divided. */
+unsigned weight_row_node(const struct weight *w, uint32_t row);
+
+struct traffic {
+    uint64_t local_bytes, remote_bytes;
+};
+
+/* Who multiplies: a worker's node, its kernels, and how many bytes of matrices it has read, from its
+ * node's memory and from others'. Each worker has its own, on lines of its own. */
+struct weight_reader {
+    const struct kern *kern;
+    unsigned in;
+    uint64_t local_bytes, remote_bytes;
+};
+
+/* y[yi(t) * ldy + r] for the rows of matrix `mat` that w's node computes, divided over the node's
+ * workers by panels (share_next). All workers of all nodes call it; no barrier inside. */
+void weight_matmul(const struct weight *w, uint32_t mat, struct worker *wk,
+                   struct weight_reader *rd, const struct kern_act *x, const uint32_t *xi,
+                   const uint32_t *yi, unsigned n_token, float *y, size_t ldy);
+
+/* The same for panels [panel0, panel1) of what the node computes, by the calling worker alone. */
+void weight_matmul_panels(const struct weight *w, uint32_t mat, struct weight_reader *rd,
+                          uint32_t panel0, uint32_t panel1, const struct kern_act *x,
                           const uint32_t *xi, const uint32_t *yi, unsigned n_token, float *y,
                           size_t ldy);
 
@@ -62,15 +120,15 @@ struct weight_glu {
 
 #define WEIGHT_GLU_SCRATCH 16384u /* floats; two such pieces for a worker */
 
-/* h[hi(t) * ldh + r] for panels [panel0, panel1) of matrix mat in node in's part. scratch: 2 *
- * WEIGHT_GLU_SCRATCH floats of the worker. hi NULL is the identity. */
-void weight_glu_panels(const struct weight_glu *g, uint32_t mat, unsigned in, uint32_t panel0,
-                       uint32_t panel1, const struct kern *kern, const struct kern_act *x,
-                       const uint32_t *xi, const uint32_t *hi, unsigned n_token, float *scratch,
-                       float *h, size_t ldh);
+/* h[t * ldh + r] for panels [panel0, panel1) of what the node computes of matrix mat. scratch: 2 *
+ * WEIGHT_GLU_SCRATCH floats of the worker. */
+void weight_glu_panels(const struct weight_glu *g, uint32_t mat, struct weight_reader *rd,
+                       uint32_t panel0, uint32_t panel1, const struct kern_act *x,
+                       const uint32_t *xi, unsigned n_token, float *scratch, float *h, size_t ldh);
 
-/* One row as floats, from whichever node holds it (embedding look-up). out [k]. Any thread. */
-void weight_row(const struct weight *w, uint32_t mat, uint32_t row, float *out, void *scratch);
+/* One row as floats (embedding look-up), by a node that holds it, or that computes it. out [k]. */
+void weight_row(const struct weight *w, uint32_t mat, uint32_t row, struct weight_reader *rd,
+                float *out, void *scratch);
 size_t weight_row_scratch_bytes(const struct weight *w);
 
 #endif

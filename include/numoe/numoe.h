@@ -82,6 +82,15 @@ typedef enum numoe_kv_type {
     NUMOE_KV_F16,
 } numoe_kv_type;
 
+/* How weights are placed on the nodes of a machine; results are the same to the bit. */
+typedef enum numoe_placement {
+    NUMOE_PLACEMENT_AUTO = 0,   /* what is predicted to decode one sequence fastest */
+    NUMOE_PLACEMENT_SLICE,      /* rows of every matrix are cut over the nodes */
+    NUMOE_PLACEMENT_SHARD,      /* the same, but experts are whole, the most used on several nodes */
+    NUMOE_PLACEMENT_REPLICATE,  /* everything is on every node */
+    NUMOE_PLACEMENT_INTERLEAVE, /* dealt to the nodes in small pieces: to compare with */
+} numoe_placement;
+
 /* Called while a model loads, from the thread that opens it, some ten times a second. */
 typedef void (*numoe_progress_fn)(void *arg, uint64_t done_bytes, uint64_t total_bytes);
 
@@ -91,6 +100,11 @@ typedef struct numoe_engine_params {
     unsigned n_thread;           /* workers over all nodes; 0: one per allowed physical core */
     unsigned chunk_tokens;       /* most tokens evaluated together; 0: 512 */
     numoe_kv_type kv_type;
+    numoe_placement placement;
+    uint64_t replica_bytes;      /* SHARD: memory for further copies of experts, ... */
+    double replica_percent;      /* ... or, if above 0, percent of one copy of all weights */
+    const char *expert_stats;    /* NULL, or a file that numoe_engine_save_stats() wrote */
+    const char *plan;            /* NULL, or a file that numoe_plan_print() wrote: instead of all this */
     numoe_progress_fn progress;  /* may be NULL */
     void *progress_arg;
 } numoe_engine_params;
@@ -133,6 +147,26 @@ NUMOE_API const numoe_engine_info *numoe_engine_get_info(const numoe_engine *eng
  * workers together. Measured on the first call (about 0.3 s), remembered afterwards; 0 where there was no
  * memory to measure with (a warning is logged). */
 NUMOE_API double numoe_engine_bandwidth(numoe_engine *engine);
+
+/* Writes to `out` (a FILE *) how numoe_engine_open() would place the model, and why: in words, or as
+ * JSON that params.plan takes. Reads no weights. */
+NUMOE_API numoe_status numoe_plan_print(const numoe_engine_params *params, void *out, bool json,
+                                        numoe_error *err);
+
+/* What a node's workers have read of matrices since the engine was opened, counted where they were
+ * read: from the node's own memory, and from that of other nodes. */
+typedef struct numoe_traffic {
+    unsigned os_node; /* the kernel's number */
+    uint64_t local_bytes, remote_bytes;
+} numoe_traffic;
+
+/* Up to n_node of info; false for an index beyond. */
+NUMOE_API bool numoe_engine_traffic(const numoe_engine *engine, unsigned index,
+                                    numoe_traffic *traffic);
+
+/* Writes how often each expert was chosen since the engine was opened: a GGUF file. */
+NUMOE_API numoe_status numoe_engine_save_stats(const numoe_engine *engine, const char *path,
+                                               numoe_error *err);
 
 /* ------------------------------------------------------------------ text */
 

@@ -23,9 +23,31 @@ struct rig {
     unsigned max_tokens;
 };
 
+/* Weights to where the request wants them. */
+static inline numoe_status rig_load(struct rig *r, const struct placement_request *request,
+                                    numoe_progress_fn progress, void *arg, numoe_error *err)
+{
+    struct shapes shapes;
+    struct placement_machine machine;
+    struct placement *plan = NULL;
+    FORWARD_IF(shapes_new(r->model, &shapes, err));
+    numoe_status status = placement_machine_init(r->topo, r->pools, false, &machine, err);
+    if (status == NUMOE_OK) {
+        status = placement_make(&shapes, &machine, request, &plan, err);
+    }
+    if (status == NUMOE_OK) {
+        status =
+            store_load(r->model, &shapes, plan, r->topo, r->pools, progress, arg, &r->store, err);
+    }
+    placement_free(plan);
+    shapes_fini(&shapes);
+    return status;
+}
+
 /* Synthetic machine of n_node nodes with two cores each; 0: this machine. */
-static inline struct rig rig_open(const char *path, unsigned n_node, unsigned n_worker,
-                                  unsigned max_tokens)
+static inline struct rig rig_open_placed(const char *path, unsigned n_node, unsigned n_worker,
+                                         unsigned max_tokens,
+                                         const struct placement_request *request)
 {
     numoe_error err = {0};
     struct rig r = {.max_tokens = max_tokens};
@@ -35,12 +57,18 @@ static inline struct rig rig_open(const char *path, unsigned n_node, unsigned n_
     cr_assert_eq(pools_new(r.topo, n_worker, &r.pools, &err), NUMOE_OK, "%s", err.text);
     cr_assert_eq(model_open(path, &r.model, &err), NUMOE_OK, "%s", err.text);
     cr_assert_eq(kern_select(&r.kern, &err), NUMOE_OK, "%s", err.text);
-    cr_assert_eq(store_load(r.model, r.topo, r.pools, NULL, NULL, &r.store, &err), NUMOE_OK, "%s",
-                 err.text);
+    cr_assert_eq(rig_load(&r, request, NULL, NULL, &err), NUMOE_OK, "%s", err.text);
     cr_assert_eq(step_new(r.model, r.store, r.pools, r.topo, r.kern, max_tokens, &r.step, &err),
                  NUMOE_OK, "%s", err.text);
     step_keep_routes(r.step, true);
     return r;
+}
+
+static inline struct rig rig_open(const char *path, unsigned n_node, unsigned n_worker,
+                                  unsigned max_tokens)
+{
+    const struct placement_request request = {.mode = NUMOE_PLACEMENT_SLICE};
+    return rig_open_placed(path, n_node, n_worker, max_tokens, &request);
 }
 
 static inline void rig_close(struct rig *r)

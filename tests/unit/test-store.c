@@ -14,13 +14,13 @@
 Test(placement, even_uneven_and_few)
 {
     uint32_t row0[5];
-    placement_slice(1408, 2, (double[]){1, 1}, row0); /* 88 panels */
+    placement_rows(1408, 2, (double[]){1, 1}, row0); /* 88 panels */
     cr_assert_arr_eq(row0, ((uint32_t[]){0, 704, 1408}), sizeof(uint32_t[3]));
-    placement_slice(1408, 2, (double[]){12, 20}, row0); /* 33 and 55 panels */
+    placement_rows(1408, 2, (double[]){12, 20}, row0); /* 33 and 55 panels */
     cr_assert_arr_eq(row0, ((uint32_t[]){0, 528, 1408}), sizeof(uint32_t[3]));
-    placement_slice(40, 4, (double[]){1, 1, 1, 1}, row0); /* 3 panels, the last one short */
+    placement_rows(40, 4, (double[]){1, 1, 1, 1}, row0); /* 3 panels, the last one short */
     cr_assert_arr_eq(row0, ((uint32_t[]){0, 16, 32, 32, 40}), sizeof(uint32_t[5]));
-    placement_slice(1, 3, (double[]){1, 1, 1}, row0); /* one row is somewhere */
+    placement_rows(1, 3, (double[]){1, 1, 1}, row0); /* one row is somewhere */
     cr_assert_eq(row0[3], 1);
 }
 
@@ -30,7 +30,7 @@ Test(placement, always_whole_panels_and_everything)
     uint32_t row0[9];
     for (uint32_t n_row = 1; n_row < 3000; n_row += 7) {
         for (unsigned n_node = 1; n_node <= 8; n_node++) {
-            placement_slice(n_row, n_node, share, row0);
+            placement_rows(n_row, n_node, share, row0);
             cr_assert_eq(row0[0], 0);
             cr_assert_eq(row0[n_node], n_row);
             for (unsigned in = 0; in < n_node; in++) {
@@ -49,12 +49,9 @@ static void placed_row(const struct weight *w, unsigned n_node, uint32_t mat, ui
 {
     unsigned n_holder = 0;
     for (unsigned in = 0; in < n_node; in++) {
-        const struct weight_part *part = &w->part[in];
-        if (row >= part->row0 && row < part->row1) {
-            const uint32_t r = row - part->row0;
-            format_unpack_row(w->format,
-                              part->data + mat * part->mat_bytes + r / PANEL_ROWS * w->panel_bytes,
-                              r % PANEL_ROWS, w->k, out);
+        if (row >= w->part[in].held0 && row < w->part[in].held1) {
+            format_unpack_row(w->format, weight_panel(w, in, mat, row / PANEL_ROWS),
+                              row % PANEL_ROWS, w->k, out);
             n_holder++;
         }
     }
@@ -162,13 +159,18 @@ Test(load, weight_row_finds_its_node)
     const struct weight *embd = &r.store->w[SLOT_TOKEN_EMBD];
     float *got = malloc(embd->k * sizeof *got), *want = malloc(embd->k * sizeof *want);
     void *scratch = malloc(weight_row_scratch_bytes(embd));
+    struct weight_reader rd = {.kern = r.kern};
     for (uint32_t row = 0; row < embd->n_row; row++) {
         const struct gguf_tensor *t = r.model->src[SLOT_TOKEN_EMBD].whole;
         gguf_read_tensor(r.model->gguf, t, row * embd->k * sizeof *want, embd->k * sizeof *want,
                          want, NULL);
-        weight_row(embd, 0, row, got, scratch);
+        rd.in = weight_row_node(embd, row);
+        cr_assert(row >= embd->part[rd.in].held0 && row < embd->part[rd.in].held1);
+        weight_row(embd, 0, row, &rd, got, scratch);
         cr_assert_arr_eq(got, want, embd->k * sizeof *want);
     }
+    cr_assert_eq(rd.local_bytes, (uint64_t)embd->n_row * embd->k * sizeof(float));
+    cr_assert_eq(rd.remote_bytes, 0);
     free(scratch);
     free(want);
     free(got);
@@ -259,7 +261,8 @@ Test(load, progress_ends_at_the_total)
     char *path = test_src_path("model/fable/fable-moe-Q4_K_M.gguf");
     struct rig r = rig_unloaded(path);
     struct progress p = {0};
-    cr_assert_eq(store_load(r.model, r.topo, r.pools, note_progress, &p, &r.store, NULL), NUMOE_OK);
+    const struct placement_request request = {.mode = NUMOE_PLACEMENT_SLICE};
+    cr_assert_eq(rig_load(&r, &request, note_progress, &p, NULL), NUMOE_OK);
     cr_assert_geq(p.n_call, 1);
     cr_assert_eq(p.done, p.total);
     cr_assert_eq(p.total, r.store->bytes);
@@ -274,12 +277,11 @@ Test(load, memory_limit_is_checked_first)
     struct rig r = rig_unloaded(path);
     struct progress p = {0};
     numoe_error err = {0};
-    struct store *store = NULL;
+    const struct placement_request request = {.mode = NUMOE_PLACEMENT_SLICE};
     r.topo->memory_limit_bytes = 10 << 20;
-    cr_assert_eq(store_load(r.model, r.topo, r.pools, note_progress, &p, &store, &err),
-                 NUMOE_E_MEMORY);
+    cr_assert_eq(rig_load(&r, &request, note_progress, &p, &err), NUMOE_E_MEMORY);
     cr_assert_not_null(strstr(err.text, "control group"), "%s", err.text);
-    cr_assert_null(store);
+    cr_assert_null(r.store);
     cr_assert_eq(p.n_call, 0, "nothing was read");
     rig_close(&r);
     free(path);
@@ -291,14 +293,13 @@ Test(load, read_error_is_forwarded)
     char *path = test_src_path("tests/data/fixtures/deepseek3-a/deepseek3-a-f32.gguf");
     struct rig r = rig_unloaded(path);
     numoe_error err = {0};
-    struct store *store = NULL;
+    const struct placement_request request = {.mode = NUMOE_PLACEMENT_SLICE};
     const int empty = open("/dev/null", O_RDONLY);
     cr_assert_geq(empty, 0);
     cr_assert_geq(dup2(empty, r.model->gguf->part[0].fd), 0);
-    cr_assert_eq(store_load(r.model, r.topo, r.pools, NULL, NULL, &store, &err), NUMOE_E_FILE_OPEN,
-                 "%s", err.text);
+    cr_assert_eq(rig_load(&r, &request, NULL, NULL, &err), NUMOE_E_FILE_OPEN, "%s", err.text);
     cr_assert_not_null(strstr(err.text, ".weight"), "names the tensor: %s", err.text);
-    cr_assert_null(store);
+    cr_assert_null(r.store);
     close(empty);
     rig_close(&r);
     free(path);

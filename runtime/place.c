@@ -1,0 +1,227 @@
+/* How an engine comes to its placement: which workers there are, what is known of experts, what was
+ * asked for, and whether it may be. Where one node alone is the plan, the others' workers are not
+ * even started.
+ */
+#include "runtime/place.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "store/stats.h"
+
+#define PLAN_MAX_BYTES (256u << 20)
+
+static numoe_status read_file(const char *path, char **text, size_t *bytes, numoe_error *err)
+{
+    FILE *f = fopen(path, "rb");
+    char *data = NULL;
+    size_t n = 0, cap = 0;
+    numoe_status status = NUMOE_OK;
+    if (f == NULL) {
+        return status_fail(err, NUMOE_E_FILE_OPEN, "%s: %s", path, strerror(errno));
+    }
+    do {
+        if (n == cap) {
+            cap = MAX(2 * cap, (size_t)1 << 16);
+            status = cap > PLAN_MAX_BYTES
+                         ? status_fail(err, NUMOE_E_INPUT, "%s: too large for a plan", path)
+                         : mem_grow(&data, cap, 1, "plan", err);
+        }
+        n += status == NUMOE_OK ? fread(data + n, 1, cap - n, f) : 0;
+    } while (status == NUMOE_OK && n == cap);
+    if (status == NUMOE_OK && ferror(f)) {
+        status = status_fail(err, NUMOE_E_FILE_OPEN, "%s: cannot be read", path);
+    }
+    fclose(f);
+    if (status != NUMOE_OK) {
+        mem_free(data);
+        return status;
+    }
+    *text = data;
+    *bytes = n;
+    return NUMOE_OK;
+}
+
+static numoe_status plan_from_file(const char *path, struct place *p, numoe_error *err)
+{
+    char *text = NULL;
+    size_t bytes = 0;
+    struct placement *plan = NULL;
+    FORWARD_IF(read_file(path, &text, &bytes, err));
+    numoe_status status = placement_from_json(text, bytes, &p->shapes, &plan, err);
+    mem_free(text);
+    if (status == NUMOE_OK) {
+        status = placement_check(plan, &p->shapes, &p->machine, err);
+    }
+    if (status != NUMOE_OK) {
+        placement_free(plan);
+        return status_context(err, status, "%s", path);
+    }
+    p->plan = plan;
+    return NUMOE_OK;
+}
+
+static numoe_status plan_anew(const numoe_engine_params *params, const struct model *model,
+                              struct place *p, numoe_error *err)
+{
+    struct expert_stats stats = {0};
+    struct placement_request request = {
+        .mode = params->placement,
+        .replica_bytes = params->replica_bytes,
+        .replica_percent = params->replica_percent,
+    };
+    if (params->expert_stats != NULL) {
+        FORWARD_IF(expert_stats_load(params->expert_stats, model, &stats, err));
+        request.stats = &stats;
+    }
+    numoe_status status = placement_make(&p->shapes, &p->machine, &request, &p->plan, err);
+    expert_stats_fini(&stats);
+    return status;
+}
+
+/* Where the work is one node's, pools and machine are made again without the others. */
+static numoe_status keep_node(struct topo *topo, unsigned in, struct place *p, numoe_error *err)
+{
+    const unsigned n_worker = pools_n_worker(p->pools);
+    const struct placement_node node = p->machine.node[in];
+    pools_free(p->pools);
+    p->pools = NULL;
+    topo_keep_node(topo, in);
+    FORWARD_IF(pools_new(topo, MIN(n_worker, MAX(node.n_worker, topo->n_core)), &p->pools, err));
+    p->machine.n_node = 1;
+    p->machine.node[0] = node;
+    p->machine.node[0].n_worker = pools_n_worker(p->pools);
+    placement_keep_node(p->plan, in);
+    return NUMOE_OK;
+}
+
+static numoe_status open_parts(const numoe_engine_params *params, const struct model *model,
+                               struct topo *topo, struct place *p, numoe_error *err)
+{
+    FORWARD_IF(shapes_new(model, &p->shapes, err));
+    FORWARD_IF(pools_new(topo, params->n_thread, &p->pools, err));
+    FORWARD_IF(placement_machine_init(topo, p->pools, params->plan == NULL, &p->machine, err));
+    FORWARD_IF(params->plan != NULL ? plan_from_file(params->plan, p, err)
+                                    : plan_anew(params, model, p, err));
+    const int only = placement_only_node(p->plan);
+    return only >= 0 && p->machine.n_node > 1 ? keep_node(topo, (unsigned)only, p, err) : NUMOE_OK;
+}
+
+numoe_status place_open(const numoe_engine_params *params, const struct model *model,
+                        struct topo *topo, struct place *out, numoe_error *err)
+{
+    struct place p = {.plan = NULL};
+    numoe_status status = open_parts(params, model, topo, &p, err);
+    if (status != NUMOE_OK) {
+        place_close(&p);
+        return status;
+    }
+    *out = p;
+    return NUMOE_OK;
+}
+
+void place_close(struct place *place)
+{
+    pools_free(place->pools);
+    placement_free(place->plan);
+    shapes_fini(&place->shapes);
+    *place = (struct place){.plan = NULL};
+}
+
+/* ------------------------------------------------------------------ in words */
+
+static const char *mode_text(const struct placement *plan)
+{
+    if (plan->n_node == 1) {
+        return "all weights on one node";
+    }
+    switch (plan->mode) {
+    case NUMOE_PLACEMENT_SHARD:
+        return "whole experts on nodes, rows of other matrices cut";
+    case NUMOE_PLACEMENT_REPLICATE:
+        return "all weights on every node";
+    case NUMOE_PLACEMENT_INTERLEAVE:
+        return "panels dealt to nodes in turn";
+    default:
+        return "rows of every matrix cut over nodes";
+    }
+}
+
+numoe_status place_describe(const struct placement *plan, const struct placement_machine *machine,
+                            struct strbuf *out, numoe_error *err)
+{
+    FORWARD_IF(strbuf_printf(out, err, "%s:", mode_text(plan)));
+    for (unsigned in = 0; in < plan->n_node; in++) {
+        const struct placement_node *node = &machine->node[in];
+        const double part = (double)plan->node_bytes[in] / (double)MAX(plan->total_bytes, 1u);
+        FORWARD_IF(strbuf_printf(out, err, "%s node %u %.0f %% with %u worker%s", in ? "," : "",
+                                 node->os_index, part * 100, node->n_worker,
+                                 node->n_worker == 1 ? "" : "s"));
+    }
+    return plan->n_node > 1 ? strbuf_printf(out, err, "; %s", plan->reason) : NUMOE_OK;
+}
+
+static void print_plan(const struct place *p, FILE *out)
+{
+    const struct placement *plan = p->plan;
+    fprintf(out, "model       %s: %s, %u layers", p->shapes.model_name, p->shapes.arch,
+            p->shapes.n_layer);
+    if (p->shapes.n_expert > 0) {
+        fprintf(out, ", %u of %u experts", p->shapes.n_expert_used, p->shapes.n_expert);
+    }
+    fprintf(out, "\nplacement   %s: %s\nreason      %s\n", placement_mode_name(plan->mode),
+            mode_text(plan), plan->reason);
+    fprintf(out, "predicted   %.1f tokens/s at most for one sequence (bandwidth %s)\n",
+            plan->tokens_per_s, p->machine.bps_source);
+    fprintf(out, "memory      %.2f GB of weights", (double)plan->total_bytes * 1e-9);
+    if (plan->replica_bytes > 0) {
+        fprintf(out, ", of them %.2f GB further copies of experts",
+                (double)plan->replica_bytes * 1e-9);
+    }
+    fprintf(out, "\n\nnode  workers  bandwidth GB/s  share %%  weights GB  room GB\n");
+    for (unsigned in = 0; in < plan->n_node; in++) {
+        const struct placement_node *node = &p->machine.node[in];
+        fprintf(out, "%4u  %7u  %14.1f  %7.1f  %10.2f  ", node->os_index, node->n_worker,
+                node->read_bps * 1e-9, plan->share[in] * 100, (double)plan->node_bytes[in] * 1e-9);
+        if (node->room_bytes == UINT64_MAX) {
+            fprintf(out, "%7s\n", "?");
+        } else {
+            fprintf(out, "%7.2f\n", (double)node->room_bytes * 1e-9);
+        }
+    }
+}
+
+static numoe_status print(const struct place *p, FILE *out, bool json, numoe_error *err)
+{
+    char *text = NULL;
+    if (json) {
+        FORWARD_IF(placement_to_json(p->plan, &p->shapes, &p->machine, &text, err));
+        fprintf(out, "%s\n", text);
+        mem_free(text);
+    } else {
+        print_plan(p, out);
+    }
+    return ferror(out) ? status_fail(err, NUMOE_E_FILE_WRITE, "the plan cannot be written")
+                       : NUMOE_OK;
+}
+
+numoe_status numoe_plan_print(const numoe_engine_params *params, void *out, bool json,
+                              numoe_error *err)
+{
+    struct topo *topo = NULL;
+    struct model *model = NULL;
+    struct place place = {.plan = NULL};
+    FORWARD_IF(topo_load(params->topology, &topo, err));
+    numoe_status status = model_open(params->model_path, &model, err);
+    if (status == NUMOE_OK) {
+        status = place_open(params, model, topo, &place, err);
+    }
+    if (status == NUMOE_OK) {
+        status = print(&place, out, json, err);
+    }
+    place_close(&place);
+    model_close(model);
+    topo_free(topo);
+    return status;
+}

@@ -1,0 +1,24 @@
+/* From an engine's parameters to pools and a placement of the weights on them. */
+#ifndef NUMOE_RUNTIME_PLACE_H
+#define NUMOE_RUNTIME_PLACE_H
+
+#include "store/placement.h"
+
+struct place {
+    struct shapes shapes;
+    struct placement_machine machine;
+    struct placement *plan;
+    struct pools *pools;
+};
+
+/* Starts the workers and makes the plan, or takes the one of a file; the topology loses the nodes
+ * that take no part. On failure *out is empty. */
+numoe_status place_open(const numoe_engine_params *params, const struct model *model,
+                        struct topo *topo, struct place *out, numoe_error *err);
+void place_close(struct place *place); /* the pools too, where they are not taken out */
+
+/* "rows of every matrix on 2 nodes: node 0 50 % with 8 workers, ...; why". */
+numoe_status place_describe(const struct placement *plan, const struct placement_machine *machine,
+                            struct strbuf *out, numoe_error *err);
+
+#endif

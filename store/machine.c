@@ -1,0 +1,78 @@
+/* What a plan has to know of the machine: room and bandwidth of the nodes that have workers. */
+#include "numa/bandwidth.h"
+#include "store/placement.h"
+
+#define ASSUMED_WORKER_BPS 10e9
+#define ASSUMED_REMOTE     2.0 /* a read from another node, where no distances are known */
+#define RESERVE_MAX_BYTES  ((uint64_t)1 << 30)
+
+/* A part stays for the kernel and everybody else; the arenas keep to it as well. */
+static uint64_t room_bytes(const struct topo *topo, unsigned in)
+{
+    const struct topo_node *node = &topo->node[in];
+    const uint64_t bytes = topo->is_this_machine ? node->available_bytes : node->memory_bytes;
+    return bytes > 0 ? bytes - MIN(bytes / 32, RESERVE_MAX_BYTES) : UINT64_MAX;
+}
+
+static double remote_factor(const struct topo *topo)
+{
+    double sum = 0;
+    unsigned n = 0;
+    for (unsigned i = 0; topo->distance != NULL && i < topo->n_node; i++) {
+        for (unsigned j = 0; j < topo->n_node; j++) {
+            sum += i != j ? topo->distance[i * topo->n_node + j] / 10.0 : 0;
+            n += i != j;
+        }
+    }
+    return n > 0 ? MAX(sum / n, 1.0) : ASSUMED_REMOTE;
+}
+
+static bool platform_knows(const struct topo *topo, unsigned n_node)
+{
+    for (unsigned in = 0; in < n_node; in++) {
+        if (!(topo->node[in].read_bps > 0) || topo->node[in].n_core == 0) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static numoe_status find_bandwidth(const struct topo *topo, struct pools *pools, bool may_measure,
+                                   struct placement_machine *m, numoe_error *err)
+{
+    double total_bps, bps[TOPO_MAX_NODE];
+    const bool known = platform_knows(topo, m->n_node);
+    const bool measure = !known && may_measure && topo->is_this_machine && m->n_node > 1;
+    if (measure) {
+        FORWARD_IF(bandwidth_read(pools, topo, &total_bps, bps, err));
+    }
+    for (unsigned in = 0; in < m->n_node; in++) {
+        const unsigned n_worker = m->node[in].n_worker, n_core = topo->node[in].n_core;
+        if (known) {
+            m->node[in].read_bps = topo->node[in].read_bps * MIN(n_worker, n_core) / n_core;
+        } else {
+            m->node[in].read_bps = measure ? bps[in] : ASSUMED_WORKER_BPS * n_worker;
+        }
+    }
+    m->bps_source = known ? "from the platform" : measure ? "measured" : "assumed";
+    return NUMOE_OK;
+}
+
+numoe_status placement_machine_init(const struct topo *topo, struct pools *pools, bool may_measure,
+                                    struct placement_machine *out, numoe_error *err)
+{
+    struct placement_machine m = {
+        .n_node = pools_n_node(pools),
+        .remote_factor = remote_factor(topo),
+        .limit_bytes = topo->memory_limit_bytes,
+        .room_source = topo->is_this_machine ? "available" : "in all",
+    };
+    for (unsigned in = 0; in < m.n_node; in++) {
+        m.node[in].os_index = topo->node[in].os_index;
+        m.node[in].n_worker = pools_node_workers(pools, in);
+        m.node[in].room_bytes = room_bytes(topo, in);
+    }
+    FORWARD_IF(find_bandwidth(topo, pools, may_measure, &m, err));
+    *out = m;
+    return NUMOE_OK;
+}

@@ -1,0 +1,171 @@
+/* What one decoded token costs under a plan: every matrix takes as long as its slowest node, and
+ * every meeting its time. Kernels, caches and attention over long contexts are left out, so this
+ * compares placements; it does not promise speeds.
+ */
+#include <string.h>
+
+#include "store/placement.h"
+
+/* A meeting of workers within one node, and over nodes. */
+#define MEETING_NODE_S 0.7e-6
+#define MEETING_ALL_S  2e-6
+
+/* Meetings of all nodes in a layer: in attention; around a dense block; around routed experts that
+ * are cut, and that are whole. */
+enum { MEET_ATTENTION = 6, MEET_DENSE = 2, MEET_CUT_EXPERTS = 3, MEET_WHOLE_EXPERTS = 2 };
+
+#define N_DRAW 16 /* of a token's experts, to see how unevenly they fall on nodes */
+
+/* Seconds that the slowest node needs for its slices of s. */
+static double cut_seconds(const struct placement *p, const struct shapes *shapes,
+                          const struct shape *s, const struct placement_machine *machine)
+{
+    const double active = shape_active_share(shapes, s);
+    double most = 0;
+    unsigned from, to;
+    placement_find(p, s, &from, &to);
+    for (unsigned i = from; i < to; i++) {
+        const struct placement_node *node = &machine->node[p->slice[i].node];
+        const double bytes = (double)placement_slice_bytes(s, &p->slice[i]) * active;
+        most = MAX(most, bytes / node->read_bps);
+    }
+    return most;
+}
+
+/* Everything could be read anywhere: divided by shares. */
+static double spread_seconds(const struct placement *p, const struct shapes *shapes,
+                             const struct shape *s, const struct placement_machine *machine)
+{
+    const double bytes = (double)shape_bytes(s) * shape_active_share(shapes, s);
+    const bool dealt = p->mode == NUMOE_PLACEMENT_INTERLEAVE;
+    const double slower = dealt ? (1 + (p->n_node - 1) * machine->remote_factor) / p->n_node : 1;
+    double bps = 0;
+    for (unsigned in = 0; in < p->n_node; in++) {
+        bps += machine->node[in].read_bps;
+    }
+    return bytes * slower / bps;
+}
+
+/* ------------------------------------------------------------------ whole experts */
+
+/* SplitMix64: the same draws for the same plan. */
+static double draw(uint64_t *state)
+{
+    uint64_t z = (*state += UINT64_C(0x9e3779b97f4a7c15));
+    z = (z ^ (z >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
+    z = (z ^ (z >> 27)) * UINT64_C(0x94d049bb133111eb);
+    return (double)((z ^ (z >> 31)) >> 11) * 0x1p-53;
+}
+
+/* One expert by its count (all alike where there are none) that was not drawn before. */
+static unsigned draw_expert(const uint64_t *count, const bool *taken, unsigned n_expert,
+                            uint64_t *state)
+{
+    double total = 0;
+    for (unsigned ie = 0; ie < n_expert; ie++) {
+        total += taken[ie] ? 0 : (count != NULL ? (double)count[ie] : 0) + 1e-3;
+    }
+    double at = draw(state) * total;
+    unsigned last = 0;
+    for (unsigned ie = 0; ie < n_expert; ie++) {
+        if (!taken[ie]) {
+            last = ie;
+            at -= (count != NULL ? (double)count[ie] : 0) + 1e-3;
+            if (at < 0) {
+                break;
+            }
+        }
+    }
+    return last;
+}
+
+#define MAX_EXPERT 1024u /* beyond, only these are drawn from */
+
+static double slowest(const struct placement *p, const struct placement_machine *machine,
+                      const double *load)
+{
+    double most = 0;
+    for (unsigned in = 0; in < p->n_node; in++) {
+        most = MAX(most, load[in] / machine->node[in].read_bps);
+    }
+    return most;
+}
+
+/* The mean over draws of the slowest node's time for all of a layer's experts; s is one of its
+ * weights, to find the holders by, bytes those of one expert. */
+static double whole_seconds(const struct placement *p, const struct shapes *shapes,
+                            const struct shape *s, double bytes,
+                            const struct placement_machine *machine,
+                            const struct expert_stats *stats)
+{
+    const unsigned n_expert = MIN(shapes->n_expert, MAX_EXPERT);
+    const uint64_t *count =
+        stats != NULL ? stats->count + (size_t)s->layer * shapes->n_expert : NULL;
+    uint64_t holders[MAX_EXPERT] = {0}, state = (uint64_t)s->layer;
+    unsigned from, to;
+    double sum = 0;
+    placement_find(p, s, &from, &to);
+    for (unsigned i = from; i < to; i++) {
+        for (uint32_t ie = p->slice[i].mat0; ie < MIN(p->slice[i].mat1, n_expert); ie++) {
+            holders[ie] |= UINT64_C(1) << p->slice[i].node;
+        }
+    }
+    for (unsigned id = 0; id < N_DRAW; id++) {
+        double load[TOPO_MAX_NODE] = {0};
+        bool taken[MAX_EXPERT] = {false};
+        for (unsigned i = 0; i < MIN(shapes->n_expert_used, n_expert); i++) {
+            const unsigned ie = draw_expert(count, taken, n_expert, &state);
+            taken[ie] = true;
+            if (holders[ie] != 0) {
+                placement_take(holders[ie], p->n_node, p->share, load, bytes);
+            }
+        }
+        sum += slowest(p, machine, load);
+    }
+    return sum / N_DRAW;
+}
+
+/* ------------------------------------------------------------------ a token */
+
+static double meeting_seconds(const struct placement *p, const struct shapes *shapes)
+{
+    const bool whole = p->mode == NUMOE_PLACEMENT_SHARD;
+    const double each = placement_only_node(p) >= 0 ? MEETING_NODE_S : MEETING_ALL_S;
+    double seconds = 0;
+    for (unsigned is = 0; is < shapes->n; is++) {
+        const enum slot slot = shapes->shape[is].slot;
+        seconds += slot == SLOT_ATTN_NORM ? MEET_ATTENTION * each : 0;
+        seconds += slot == SLOT_DOWN ? MEET_DENSE * each : 0;
+        if (slot == SLOT_DOWN_EXPS) {
+            seconds += MEET_CUT_EXPERTS * each;
+            seconds -=
+                whole ? (MEET_CUT_EXPERTS - MEET_WHOLE_EXPERTS) * (each - MEETING_NODE_S) : 0;
+        }
+    }
+    return seconds;
+}
+
+double placement_predict(const struct placement *p, const struct shapes *shapes,
+                         const struct placement_machine *machine, const struct expert_stats *stats)
+{
+    const bool whole = p->mode == NUMOE_PLACEMENT_SHARD;
+    const bool cut = whole || p->mode == NUMOE_PLACEMENT_SLICE;
+    double seconds = meeting_seconds(p, shapes), expert_bytes = 0;
+    for (unsigned is = 0; is < shapes->n; is++) {
+        const struct shape *s = &shapes->shape[is];
+        if (s->kind == SHAPE_VECTOR) {
+            continue;
+        }
+        if (whole && shape_is_routed(s)) {
+            expert_bytes += (double)shape_bytes(s) / s->n_mat;
+            if (s->slot == SLOT_DOWN_EXPS) { /* the last of a layer's */
+                seconds += whole_seconds(p, shapes, s, expert_bytes, machine, stats);
+                expert_bytes = 0;
+            }
+        } else {
+            seconds +=
+                cut ? cut_seconds(p, shapes, s, machine) : spread_seconds(p, shapes, s, machine);
+        }
+    }
+    return 1 / seconds;
+}

@@ -1,0 +1,142 @@
+/* Where weights go. A placement is plain data: a list of slices, each saying which rows of which
+ * matrices lie on which node, and why. It is made by a pure function from sizes, a machine, expert
+ * statistics and a budget; printed as JSON and read back (placement-json.c); and the store places
+ * exactly what it says.
+ *
+ *   slice       rows of every matrix are cut over the nodes
+ *   shard       the same, but experts are whole: each on one node, or on several (replicas)
+ *   replicate   everything is on every node
+ *   interleave  panels are dealt to the nodes in turn and computed by anybody: the baseline that
+ *               reads from other nodes
+ *
+ * Vectors (norms, biases) are not in the list: every node that computes has a copy of each.
+ */
+#ifndef NUMOE_STORE_PLACEMENT_H
+#define NUMOE_STORE_PLACEMENT_H
+
+#include "numa/pool.h"
+#include "store/shape.h"
+
+/* ------------------------------------------------------------------ what is known */
+
+struct placement_node {
+    unsigned os_index; /* the kernel's number */
+    unsigned n_worker;
+    double read_bps;     /* of its workers from its own memory */
+    uint64_t room_bytes; /* for weights; UINT64_MAX: not known */
+};
+
+struct placement_machine {
+    unsigned n_node;
+    struct placement_node node[TOPO_MAX_NODE];
+    double remote_factor;    /* how many times longer a read from another node takes */
+    uint64_t limit_bytes;    /* over all nodes (control group); UINT64_MAX: none */
+    const char *bps_source;  /* "measured", "from the platform", "assumed" */
+    const char *room_source; /* who limits node[].room_bytes: "available", "in all" */
+};
+
+/* How often each expert was chosen. */
+struct expert_stats {
+    unsigned n_layer, n_expert;
+    uint64_t *count; /* [n_layer, n_expert]; rows of dense layers are 0 */
+};
+
+struct placement_request {
+    numoe_placement mode;
+    /* For replicas beyond the first copy of an expert: bytes, or percent of all weights if above 0.
+     */
+    uint64_t replica_bytes;
+    double replica_percent;
+    const struct expert_stats *stats; /* may be NULL */
+};
+
+/* The machine as its workers see it. Bandwidth is the platform's word if it has one for every node;
+ * measured where that is allowed and matters (0.3 s); otherwise assumed from the number of workers.
+ */
+numoe_status placement_machine_init(const struct topo *topo, struct pools *pools, bool may_measure,
+                                    struct placement_machine *out, numoe_error *err);
+
+/* ------------------------------------------------------------------ the plan */
+
+struct placement_slice {
+    int layer;
+    enum slot slot;
+    unsigned node;
+    uint32_t mat0, mat1; /* matrices (experts, heads) */
+    uint32_t row0, row1; /* of each; row0 is a multiple of PANEL_ROWS */
+    /* 1, or n: of the panels of all matrices in one row, every n-th from panel `first` on. */
+    uint32_t every, first;
+};
+
+struct placement {
+    numoe_placement mode; /* never AUTO */
+    unsigned n_node;
+    double share[TOPO_MAX_NODE]; /* of the work; their sum is 1. 0: the node takes no part */
+    uint64_t node_bytes[TOPO_MAX_NODE], total_bytes; /* as placed, with vectors */
+    uint64_t replica_bytes;                          /* of experts beyond their first copies */
+    double tokens_per_s; /* predicted for one sequence; an upper bound that leaves out caches */
+    char reason[256];
+    struct placement_slice *slice; /* [n_slice] by layer, slot, node, matrix */
+    unsigned n_slice, cap_slice;
+};
+
+/* NUMOE_E_MEMORY says what is needed and what there is where it does not fit. */
+numoe_status placement_make(const struct shapes *shapes, const struct placement_machine *machine,
+                            const struct placement_request *request, struct placement **out,
+                            numoe_error *err);
+void placement_free(struct placement *p);
+
+/* That the plan is one for these weights and this machine: every row of every matrix has its place,
+ * each in a form that its mode has, and it fits. Sets node_bytes, total_bytes, replica_bytes. */
+numoe_status placement_check(struct placement *p, const struct shapes *shapes,
+                             const struct placement_machine *machine, numoe_error *err);
+
+/* The only node that takes part; -1 where several do. */
+int placement_only_node(const struct placement *p);
+/* The same plan for a machine that has no other nodes. */
+void placement_keep_node(struct placement *p, unsigned in);
+
+const char *placement_mode_name(numoe_placement mode);
+
+/* JSON text, mem_free(); and back. What is read is checked for form only: placement_check(). */
+numoe_status placement_to_json(const struct placement *p, const struct shapes *shapes,
+                               const struct placement_machine *machine, char **text,
+                               numoe_error *err);
+numoe_status placement_from_json(const char *text, size_t bytes, const struct shapes *shapes,
+                                 struct placement **out, numoe_error *err);
+
+/* ------------------------------------------------------------------ parts, for tests and each
+ * other */
+
+/* Cuts n_row rows into whole panels over n_node nodes in proportion to share[] (none negative, some
+ * positive): row0_out[0..n_node], row0_out[0] = 0, row0_out[n_node] = n_row. */
+void placement_rows(uint32_t n_row, unsigned n_node, const double *share, uint32_t *row0_out);
+
+/* The node among holders (bits) that has the least to do for its share once it has this too: the
+ * lowest of equals. Adds cost to its load. */
+unsigned placement_take(uint64_t holders, unsigned n_node, const double *share, double *load,
+                        double cost);
+
+/* As placed. */
+uint64_t placement_slice_bytes(const struct shape *s, const struct placement_slice *slice);
+
+/* Appends a slice of s and counts its bytes. */
+numoe_status placement_add(struct placement *p, const struct shape *s, struct placement_slice slice,
+                           numoe_error *err);
+void placement_sort(struct placement *p);
+/* Slices [*from, *to) of a weight in a sorted plan. */
+void placement_find(const struct placement *p, const struct shape *s, unsigned *from, unsigned *to);
+/* Bytes that node in may take; and the error where a plan needs more. */
+numoe_status placement_fits(const struct placement *p, const struct placement_machine *machine,
+                            numoe_error *err);
+
+/* Whole experts on nodes, where room is left (placement-shard.c). */
+numoe_status placement_add_experts(struct placement *p, const struct shapes *shapes,
+                                   const struct placement_machine *machine,
+                                   const struct placement_request *request, numoe_error *err);
+
+/* Tokens per second of one sequence, from bytes, bandwidths and meetings (placement-cost.c). */
+double placement_predict(const struct placement *p, const struct shapes *shapes,
+                         const struct placement_machine *machine, const struct expert_stats *stats);
+
+#endif

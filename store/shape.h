@@ -1,0 +1,64 @@
+/* What a model's tensors become before they are placed: a list of weights with type, shape and
+ * size. Placement works on this list alone, so a list made by hand is as good as a model.
+ */
+#ifndef NUMOE_STORE_SHAPE_H
+#define NUMOE_STORE_SHAPE_H
+
+#include "base/mem.h"
+#include "kernels/format.h"
+#include "model/model.h"
+
+enum shape_kind {
+    SHAPE_MATRIX, /* rows as they are in the file, packed */
+    SHAPE_VECTOR, /* floats, whole, a copy on every node */
+    SHAPE_K_B,    /* the key half of an attn_kv_b, transposed per head */
+};
+
+struct shape {
+    enum shape_kind kind;
+    int layer;      /* -1: of the whole model */
+    enum slot slot; /* what it is computed as */
+    enum slot from; /* what it is called in the file: differs for the halves of an attn_kv_b */
+    uint32_t format_id;
+    uint32_t n_mat, n_row, k;
+    /* Row r of matrix m is row m * from_rows + from_row0 + r of the source. */
+    uint32_t from_rows, from_row0;
+};
+
+struct shapes {
+    unsigned n_layer, n_expert, n_expert_used;
+    bool is_tied; /* the embedding is the output matrix too: read whole for each token */
+    const char *model_name, *arch;
+    struct shape *shape; /* [n] by layer, then by slot */
+    unsigned n;
+};
+
+/* NUMOE_E_SUPPORT_TYPE names the tensor that cannot be computed with. */
+numoe_status shapes_new(const struct model *model, struct shapes *out, numoe_error *err);
+void shapes_fini(struct shapes *shapes);
+
+bool shape_is_routed(const struct shape *s);
+
+/* "blk.3.ffn_gate_exps.weight" */
+void shape_name(int layer, enum slot slot, char *buf, size_t cap);
+
+static inline uint32_t shape_panels(const struct shape *s)
+{
+    return (s->n_row + PANEL_ROWS - 1) / PANEL_ROWS;
+}
+
+size_t shape_panel_bytes(const struct shape *s);
+
+/* From one matrix to the next where a node holds n_panel panels of each. */
+static inline size_t shape_mat_bytes(const struct shape *s, uint32_t n_panel)
+{
+    return round_up(n_panel * shape_panel_bytes(s), CACHE_LINE_BYTES);
+}
+
+/* One copy, whole, as placed. */
+uint64_t shape_bytes(const struct shape *s);
+
+/* Bytes read for one decoded token out of those of one copy: 1 for most, less for experts. */
+double shape_active_share(const struct shapes *shapes, const struct shape *s);
+
+#endif
