@@ -123,16 +123,29 @@ static numoe_status count_threads(struct pools *pools, numoe_error *err)
 
 /* ------------------------------------------------------------------ workers */
 
-/* A worker with a thread of its own runs on its core; several on one thread, or more threads than
- * PUs, run anywhere on their nodes. */
+static bool touches_node(const struct pool_thread *thread, unsigned in)
+{
+    const struct worker *worker = thread->pools->worker;
+    return worker[thread->ig0].in <= in && in <= worker[thread->ig1 - 1].in;
+}
+
+/* A thread of one node runs on one PU; where a node has more threads than PUs, or a thread workers
+ * of several nodes, anywhere on its nodes. */
 static int pin(const struct pool_thread *thread)
 {
-    const struct topo *topo = thread->pools->topo;
-    const struct worker *first = &thread->pools->worker[thread->ig0];
-    const struct worker *last = &thread->pools->worker[thread->ig1 - 1];
+    const struct pools *pools = thread->pools;
+    const struct topo *topo = pools->topo;
+    const struct worker *first = &pools->worker[thread->ig0];
+    const struct worker *last = &pools->worker[thread->ig1 - 1];
     const struct topo_node *node = &topo->node[first->in];
-    if (first == last && first->nw <= node->n_pu) {
-        return topo->world->pin(topo->world, &node->pu[first->iw], 1);
+    unsigned n_before = 0, n_thread = 0;
+    for (unsigned it = 0; it < pools->n_thread; it++) {
+        bool touches = touches_node(&pools->thread[it], first->in);
+        n_before += touches && &pools->thread[it] < thread;
+        n_thread += touches;
+    }
+    if (first->in == last->in && n_thread <= node->n_pu) {
+        return topo->world->pin(topo->world, &node->pu[n_before], 1);
     }
     unsigned *pu = NULL, n = 0;
     for (unsigned in = first->in; in <= last->in; in++) {

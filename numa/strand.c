@@ -26,17 +26,133 @@
 #define UNDER_SANITIZER 1
 #endif
 
-#if defined(__GLIBC__) && !defined(UNDER_SANITIZER)
-
-#include <ucontext.h>
+#if (defined(__x86_64__) || defined(__aarch64__)) && !defined(UNDER_SANITIZER)
 
 /* Most of it is never touched. Far enough apart for valgrind to see that stacks change. */
 #define STACK_BYTES    ((size_t)4 << 20)
 #define GUARD_BYTES    ((size_t)64 << 10) /* a multiple of any page size */
 #define SPINS_PER_LOOK 16
 
+/* Leaves what the calling convention keeps on this stack, its pointer in *from_sp, and goes on
+ * where to_sp was left. The C library's swapcontext would do, but for a system call in each. */
+void strand_switch(void **from_sp, void *to_sp);
+/* Where a new stack goes on: calls the function in its second saved register with the first. */
+void strand_begin(void);
+
+#if defined(__x86_64__)
+__asm__(".text\n"
+        ".hidden strand_switch\n"
+        ".globl strand_switch\n"
+        ".type strand_switch, @function\n"
+        "strand_switch:\n"
+        "  pushq %rbp\n"
+        "  pushq %rbx\n"
+        "  pushq %r15\n"
+        "  pushq %r14\n"
+        "  pushq %r13\n"
+        "  pushq %r12\n"
+        "  subq $8, %rsp\n"
+        "  stmxcsr (%rsp)\n"
+        "  fnstcw 4(%rsp)\n"
+        "  movq %rsp, (%rdi)\n"
+        "  movq %rsi, %rsp\n"
+        "  ldmxcsr (%rsp)\n"
+        "  fldcw 4(%rsp)\n"
+        "  addq $8, %rsp\n"
+        "  popq %r12\n"
+        "  popq %r13\n"
+        "  popq %r14\n"
+        "  popq %r15\n"
+        "  popq %rbx\n"
+        "  popq %rbp\n"
+        "  ret\n"
+        ".size strand_switch, . - strand_switch\n"
+        ".hidden strand_begin\n"
+        ".globl strand_begin\n"
+        ".type strand_begin, @function\n"
+        "strand_begin:\n"
+        "  movq %r12, %rdi\n"
+        "  call *%r13\n"
+        "  ud2\n"
+        ".size strand_begin, . - strand_begin\n");
+
+enum { FRAME_WORDS = 8, FRAME_FIRST = 1, FRAME_SECOND = 2, FRAME_RETURN = 7 };
+
+/* The control words of the floating-point units are part of what is kept. */
+static void init_frame(uint64_t *frame)
+{
+    uint32_t mxcsr;
+    uint16_t x87;
+    __asm__("stmxcsr %0" : "=m"(mxcsr));
+    __asm__("fnstcw %0" : "=m"(x87));
+    frame[0] = mxcsr | (uint64_t)x87 << 32;
+}
+
+/* With a shadow stack, a return must go where the call came from. */
+bool strands_supported(void)
+{
+    uint64_t shadow_stack = 0;
+    __asm__("rdsspq %0" : "+r"(shadow_stack)); /* does nothing where there is none */
+    return shadow_stack == 0;
+}
+
+#else
+__asm__(".text\n"
+        ".hidden strand_switch\n"
+        ".globl strand_switch\n"
+        ".type strand_switch, %function\n"
+        "strand_switch:\n"
+        "  sub sp, sp, #160\n"
+        "  stp x19, x20, [sp]\n"
+        "  stp x21, x22, [sp, #16]\n"
+        "  stp x23, x24, [sp, #32]\n"
+        "  stp x25, x26, [sp, #48]\n"
+        "  stp x27, x28, [sp, #64]\n"
+        "  stp x29, x30, [sp, #80]\n"
+        "  stp d8, d9, [sp, #96]\n"
+        "  stp d10, d11, [sp, #112]\n"
+        "  stp d12, d13, [sp, #128]\n"
+        "  stp d14, d15, [sp, #144]\n"
+        "  mov x9, sp\n"
+        "  str x9, [x0]\n"
+        "  mov sp, x1\n"
+        "  ldp x19, x20, [sp]\n"
+        "  ldp x21, x22, [sp, #16]\n"
+        "  ldp x23, x24, [sp, #32]\n"
+        "  ldp x25, x26, [sp, #48]\n"
+        "  ldp x27, x28, [sp, #64]\n"
+        "  ldp x29, x30, [sp, #80]\n"
+        "  ldp d8, d9, [sp, #96]\n"
+        "  ldp d10, d11, [sp, #112]\n"
+        "  ldp d12, d13, [sp, #128]\n"
+        "  ldp d14, d15, [sp, #144]\n"
+        "  add sp, sp, #160\n"
+        "  ret\n"
+        ".size strand_switch, . - strand_switch\n"
+        ".hidden strand_begin\n"
+        ".globl strand_begin\n"
+        ".type strand_begin, %function\n"
+        "strand_begin:\n"
+        "  mov x0, x19\n"
+        "  blr x20\n"
+        "  brk #0\n"
+        ".size strand_begin, . - strand_begin\n");
+
+enum { FRAME_WORDS = 20, FRAME_FIRST = 0, FRAME_SECOND = 1, FRAME_RETURN = 11 };
+
+static void init_frame(uint64_t *frame)
+{
+    (void)frame;
+}
+
+bool strands_supported(void)
+{
+    return true;
+}
+#endif
+
 struct strand {
-    ucontext_t context;
+    void *sp; /* where it was left */
     char *stack;
     struct gate_word *word; /* waits for this; NULL: has not begun */
     uint32_t phase;
@@ -45,18 +161,13 @@ struct strand {
 };
 
 struct strands {
-    ucontext_t home; /* where strands_run was called */
+    void *home_sp; /* where strands_run was called */
     strand_fn *fn;
     char *first;
     size_t arg_bytes;
     unsigned n, current;
     struct strand strand[];
 };
-
-bool strands_supported(void)
-{
-    return true;
-}
 
 numoe_status strands_new(unsigned n, struct strands **out, numoe_error *err)
 {
@@ -91,26 +202,23 @@ void strands_free(struct strands *strands)
     mem_free(strands);
 }
 
-/* makecontext passes ints only: the halves of the pointer. */
-static void enter(unsigned high, unsigned low)
+static void run_strand(struct strands *strands)
 {
-    struct strands *strands = (struct strands *)((uintptr_t)high << 16 << 16 | low);
-    unsigned i = strands->current;
-    strands->fn(strands->first + i * strands->arg_bytes);
-    strands->strand[i].is_over = true;
-    strands->strand[i].word = NULL;
+    struct strand *me = &strands->strand[strands->current];
+    strands->fn(strands->first + strands->current * strands->arg_bytes);
+    me->is_over = true;
+    strand_switch(&me->sp, strands->home_sp); /* for good */
 }
 
-static void prepare(struct strands *strands, unsigned i)
+/* A stack that looks as if strand_begin had called strand_switch. */
+static void prepare(struct strands *strands, struct strand *s)
 {
-    struct strand *s = &strands->strand[i];
-    uintptr_t at = (uintptr_t)strands;
-    getcontext(&s->context);
-    s->context.uc_stack.ss_sp = s->stack;
-    s->context.uc_stack.ss_size = STACK_BYTES;
-    s->context.uc_link = &strands->home;
-    s->is_over = false;
-    makecontext(&s->context, (void (*)(void))enter, 2, (unsigned)(at >> 16 >> 16), (unsigned)at);
+    uint64_t *frame = (uint64_t *)(s->stack + STACK_BYTES) - FRAME_WORDS;
+    init_frame(frame);
+    frame[FRAME_FIRST] = (uintptr_t)strands;
+    frame[FRAME_SECOND] = (uintptr_t)run_strand;
+    frame[FRAME_RETURN] = (uintptr_t)strand_begin;
+    *s = (struct strand){.stack = s->stack, .sp = frame};
 }
 
 void strands_run(struct strands *strands, strand_fn *fn, void *first, size_t arg_bytes)
@@ -119,12 +227,12 @@ void strands_run(struct strands *strands, strand_fn *fn, void *first, size_t arg
     strands->first = first;
     strands->arg_bytes = arg_bytes;
     for (unsigned i = 0; i < strands->n; i++) {
-        prepare(strands, i);
+        prepare(strands, &strands->strand[i]);
     }
     for (unsigned i = 0; i < strands->n; i++) {
         while (!strands->strand[i].is_over) {
             strands->current = i;
-            swapcontext(&strands->home, &strands->strand[i].context);
+            strand_switch(&strands->home_sp, strands->strand[i].sp);
         }
     }
 }
@@ -150,7 +258,7 @@ static void switch_to(struct strands *strands, unsigned next)
 {
     unsigned me = strands->current;
     strands->current = next;
-    swapcontext(&strands->strand[me].context, &strands->strand[next].context);
+    strand_switch(&strands->strand[me].sp, strands->strand[next].sp);
 }
 
 /* One look at all strands; true when somebody can go on. */

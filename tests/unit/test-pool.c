@@ -22,6 +22,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "numa/pool.h"
+#include "numa/strand.h"
 #include "tests/unit/testdata.h"
 
 #define MAX_ITEM 5000
@@ -36,7 +37,7 @@ static void be_quiet(void)
     numoe_log_set(drop_log, NULL, NUMOE_LOG_ERROR); /* crowded pools are meant here */
 }
 
-TestSuite(pool, .init = be_quiet);
+TestSuite(pool, .init = be_quiet, .timeout = 120); /* a deadlock is a failure */
 
 static struct topo *load(const char *spec)
 {
@@ -487,6 +488,69 @@ Test(pool, nodes_meet_independently)
     cr_expect_eq(sum, 50 * 3 * (1 + 4 + 7 + 10));
     pools_free(pools);
     topo_free(t);
+}
+
+/* ------------------------------------------------------------------ strands */
+
+struct strand_test {
+    struct strands *strands;
+    struct gate_count here;
+    struct gate_word go;
+    unsigned bad;
+    uint32_t step[5];
+};
+
+struct strand_arg {
+    struct strand_test *t;
+    unsigned me;
+};
+
+/* Values in registers and on the stack survive the others; nobody is a step ahead by more than one.
+ */
+static void step_strand(void *arg)
+{
+    struct strand_test *t = ((struct strand_arg *)arg)->t;
+    unsigned me = ((struct strand_arg *)arg)->me;
+    double x = me + 0.5, sum = 0;
+    uint64_t kept[32];
+    for (unsigned i = 0; i < 32; i++) {
+        kept[i] = me * 1000 + i;
+    }
+    for (uint32_t p = 1; p <= 200; p++) {
+        t->step[me] = p;
+        sum += x;
+        if (gate_arrive(&t->here, p, 5)) {
+            gate_open(&t->go, p);
+        } else {
+            strands_wait(t->strands, &t->go, p, p, &(struct gate_patience){1000, 2000});
+        }
+        for (unsigned k = 0; k < 5; k++) {
+            t->bad += t->step[k] != p && t->step[k] != p + 1;
+        }
+    }
+    for (unsigned i = 0; i < 32; i++) {
+        t->bad += kept[i] != me * 1000 + i;
+    }
+    t->bad += sum != 200 * x;
+}
+
+Test(pool, strands_keep_their_state_and_meet)
+{
+    if (!strands_supported()) {
+        cr_skip("workers have a thread each in this build");
+    }
+    static struct strand_test t;
+    struct strand_arg arg[5];
+    for (unsigned i = 0; i < 5; i++) {
+        arg[i] = (struct strand_arg){&t, i};
+    }
+    cr_assert_eq(strands_new(5, &t.strands, NULL), NUMOE_OK);
+    strands_run(t.strands, step_strand, arg, sizeof(arg[0]));
+    for (unsigned i = 0; i < 5; i++) {
+        cr_expect_eq(t.step[i], 200);
+    }
+    cr_expect_eq(t.bad, 0);
+    strands_free(t.strands);
 }
 
 /* ------------------------------------------------------------------ life */
