@@ -274,3 +274,9 @@ void store_free(struct store *store)
     mem_free(store->priv);
     mem_free(store);
 }
+
+void store_audit(const struct store *store, const struct topo *topo, unsigned in, struct audit *sum)
+{
+    const struct store_priv *priv = store->priv;
+    audit_arena(topo, priv->arena[in], sum);
+}

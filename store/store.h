@@ -4,6 +4,7 @@
 #define NUMOE_STORE_STORE_H
 
 #include "model/model.h"
+#include "numa/audit.h"
 #include "store/placement.h"
 #include "store/weight.h"
 
@@ -26,5 +27,9 @@ numoe_status store_load(const struct model *model, const struct shapes *shapes,
                         struct pools *pools, numoe_progress_fn progress, void *progress_arg,
                         struct store **out, numoe_error *err);
 void store_free(struct store *store);
+
+/* Where the pages of node in's weights are, against where they should be. */
+void store_audit(const struct store *store, const struct topo *topo, unsigned in,
+                 struct audit *sum);
 
 #endif

@@ -5,7 +5,7 @@ unit_tests += tests/unit/test-format tests/unit/test-kern tests/unit/test-kern-v
 unit_tests += tests/unit/test-tokenizer tests/unit/test-chat
 unit_tests += tests/unit/test-gguf tests/unit/test-model
 unit_tests += tests/unit/test-topo tests/unit/test-pool tests/unit/test-arena
-unit_tests += tests/unit/test-dense tests/unit/test-experts tests/unit/test-step tests/unit/test-store
+unit_tests += tests/unit/test-dense tests/unit/test-experts tests/unit/test-step tests/unit/test-store tests/unit/test-placement
 
 unit_tests += tests/unit/test-sampler tests/unit/test-engine
 

@@ -23,6 +23,20 @@ struct rig {
     unsigned max_tokens;
 };
 
+/* Where the plan is one node's, the others are left out, as an engine does. */
+static inline numoe_status rig_keep_only(struct rig *r, struct placement *plan, numoe_error *err)
+{
+    const int only = placement_only_node(plan);
+    if (only < 0 || plan->n_node == 1) {
+        return NUMOE_OK;
+    }
+    pools_free(r->pools);
+    r->pools = NULL;
+    topo_keep_node(r->topo, (unsigned)only);
+    placement_keep_node(plan, (unsigned)only);
+    return pools_new(r->topo, 0, &r->pools, err);
+}
+
 /* Weights to where the request wants them. */
 static inline numoe_status rig_load(struct rig *r, const struct placement_request *request,
                                     numoe_progress_fn progress, void *arg, numoe_error *err)
@@ -34,6 +48,9 @@ static inline numoe_status rig_load(struct rig *r, const struct placement_reques
     numoe_status status = placement_machine_init(r->topo, r->pools, false, &machine, err);
     if (status == NUMOE_OK) {
         status = placement_make(&shapes, &machine, request, &plan, err);
+    }
+    if (status == NUMOE_OK) {
+        status = rig_keep_only(r, plan, err);
     }
     if (status == NUMOE_OK) {
         status =

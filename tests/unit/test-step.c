@@ -6,6 +6,7 @@
 #include <jansson.h>
 #include <math.h>
 
+#include "store/stats.h"
 #include "tests/unit/npy.h"
 #include "tests/unit/rig.h"
 #include "tests/unit/testdata.h"
@@ -333,6 +334,202 @@ static void check_arrangements(const char *path, bool f16, const int32_t *ids, u
     }
     free(want);
 }
+
+/* ------------------------------------------------------------------ every placement */
+
+static const struct {
+    const char *name;
+    struct placement_request request;
+} placements[] = {
+    {"slice", {.mode = NUMOE_PLACEMENT_SLICE}},
+    {"shard", {.mode = NUMOE_PLACEMENT_SHARD}},
+    {"shard with replicas", {.mode = NUMOE_PLACEMENT_SHARD, .replica_percent = 60}},
+    {"replicate", {.mode = NUMOE_PLACEMENT_REPLICATE}},
+    {"interleave", {.mode = NUMOE_PLACEMENT_INTERLEAVE}},
+    {"auto", {.mode = NUMOE_PLACEMENT_AUTO}},
+};
+
+/* Some experts are used much more than others. */
+static struct expert_stats uneven_stats(const char *path)
+{
+    struct model *model = NULL;
+    cr_assert_eq(model_open(path, &model, NULL), NUMOE_OK);
+    struct expert_stats stats = {.n_layer = model->hp.n_layer, .n_expert = model->hp.n_expert};
+    const unsigned n = stats.n_layer * stats.n_expert;
+    stats.count = calloc(n, sizeof *stats.count);
+    for (unsigned i = 0; i < n; i++) {
+        stats.count[i] = 1 + i * 7919 % 101;
+    }
+    model_close(model);
+    return stats;
+}
+
+static uint64_t bytes_read(const struct rig *r, bool remote)
+{
+    uint64_t sum = 0;
+    for (unsigned in = 0; in < r->store->n_node; in++) {
+        uint64_t local_bytes, remote_bytes;
+        step_traffic(r->step, in, &local_bytes, &remote_bytes);
+        sum += remote ? remote_bytes : local_bytes;
+    }
+    return sum;
+}
+
+/* n tokens as a prompt, then n more one by one. */
+static float *placed_logits(const char *path, const struct placement_request *request,
+                            unsigned n_node, unsigned n_worker, const int32_t *ids, unsigned n)
+{
+    struct rig r = rig_open_placed(path, n_node, n_worker, n, request);
+    const unsigned n_vocab = r.model->hp.n_vocab;
+    struct kv_cache *kv = rig_cache(&r, false, 2 * n);
+    float *logits = calloc(2 * (size_t)n * n_vocab, sizeof *logits);
+    rig_prompt(&r, kv, ids, n, n, logits, NULL);
+    for (unsigned i = n; i < 2 * n; i++) {
+        const struct rig_part part = {
+            .ids = ids + i, .from = i, .n = 1, .kv = kv, .logits = logits + (size_t)i * n_vocab};
+        rig_batch(&r, &part, 1);
+    }
+    cr_assert_gt(bytes_read(&r, false), 0);
+    const bool dealt = request->mode == NUMOE_PLACEMENT_INTERLEAVE && r.store->n_node > 1;
+    cr_assert_eq(bytes_read(&r, true) > 0, dealt, "remote bytes of weights");
+    kv_free(kv);
+    rig_close(&r);
+    return logits;
+}
+
+/* Nodes, and more or fewer workers than nodes. */
+static const unsigned node_worker[][2] = {{1, 2}, {2, 2}, {3, 5}, {4, 3}, {8, 9}};
+
+static void check_placements(const char *path, const int32_t *ids, unsigned n)
+{
+    const size_t bytes = 2 * (size_t)n * vocabulary(path) * sizeof(float);
+    struct expert_stats stats = uneven_stats(path);
+    float *want = placed_logits(path, &placements[0].request, 1, 1, ids, n);
+    for (unsigned i = 0; i < ARRAY_LEN(placements); i++) {
+        struct placement_request request = placements[i].request;
+        request.stats = &stats;
+        for (unsigned j = 0; j < ARRAY_LEN(node_worker); j++) {
+            const unsigned n_node = node_worker[j][0], n_worker = node_worker[j][1];
+            float *got = placed_logits(path, &request, n_node, n_worker, ids, n);
+            cr_assert_arr_eq(got, want, bytes, "%s on %u nodes, %u workers: other bits",
+                             placements[i].name, n_node, n_worker);
+            free(got);
+        }
+    }
+    expert_stats_fini(&stats);
+    free(want);
+}
+
+static void check_fixture_placements(const char *name)
+{
+    char *path = fixture_model(name);
+    json_t *reference = fixture_reference(name);
+    unsigned n;
+    int32_t *ids = prompt_ids(reference, "prompt_long", &n);
+    cr_assert_geq(n, 20);
+    check_placements(path, ids, 10);
+    free(ids);
+    json_decref(reference);
+    free(path);
+}
+
+Test(placements, deepseek3)
+{
+    check_fixture_placements("deepseek3-a");
+}
+
+Test(placements, mixtral)
+{
+    check_fixture_placements("mixtral-a");
+}
+
+Test(placements, gptoss)
+{
+    check_fixture_placements("gptoss-a");
+}
+
+Test(placements, quantized)
+{
+    char *path = test_src_path("model/fable/fable-moe-Q4_K_M.gguf");
+    cr_assert_not_null(path);
+    json_t *reference = fixture_reference("deepseek3-a");
+    unsigned n;
+    int32_t *ids = prompt_ids(reference, "prompt_long", &n);
+    check_placements(path, ids, 3);
+    free(ids);
+    json_decref(reference);
+    free(path);
+}
+
+/* Hundreds of tokens: groups of a replicated expert are cut into pieces for several nodes. */
+Test(placements, long_prompt_on_replicas)
+{
+    char *path = fixture_model("mixtral-a");
+    const unsigned n = 300;
+    int32_t *ids = calloc(2 * n, sizeof *ids);
+    struct expert_stats stats = uneven_stats(path);
+    const struct placement_request request = {
+        .mode = NUMOE_PLACEMENT_SHARD, .replica_percent = 300, .stats = &stats};
+    for (unsigned i = 0; i < 2 * n; i++) {
+        ids[i] = (int32_t)(i * 31 % 97);
+    }
+    const size_t bytes = 2 * (size_t)n * vocabulary(path) * sizeof(float);
+    float *want = placed_logits(path, &placements[0].request, 1, 2, ids, n);
+    float *got = placed_logits(path, &request, 3, 4, ids, n);
+    cr_assert_arr_eq(got, want, bytes);
+    expert_stats_fini(&stats);
+    free(got);
+    free(want);
+    free(ids);
+    free(path);
+}
+
+/* One decoded token reads each matrix that it needs once: all dense ones, k of E experts, and one
+ * row of the embedding; how often experts were chosen adds up. */
+Test(placements, traffic_is_what_a_token_needs)
+{
+    char *path = fixture_model("deepseek3-a");
+    const int32_t id = 5;
+    for (unsigned i = 0; i < ARRAY_LEN(placements); i++) {
+        struct rig r = rig_open_placed(path, 3, 4, 1, &placements[i].request);
+        const struct model_hparams *hp = &r.model->hp;
+        struct kv_cache *kv = rig_cache(&r, false, 1);
+        float *logits = calloc(hp->n_vocab, sizeof *logits);
+        const struct rig_part part = {.ids = &id, .n = 1, .kv = kv, .logits = logits};
+        struct shapes shapes;
+        uint64_t want = 0, n_chosen = 0;
+        unsigned n_moe = 0;
+        rig_batch(&r, &part, 1);
+        cr_assert_eq(shapes_new(r.model, &shapes, NULL), NUMOE_OK);
+        for (unsigned is = 0; is < shapes.n; is++) {
+            const struct shape *s = &shapes.shape[is];
+            const uint64_t mat = (uint64_t)shape_panels(s) * shape_panel_bytes(s);
+            if (s->slot == SLOT_TOKEN_EMBD) {
+                want += shape_panel_bytes(s) / PANEL_ROWS + (shapes.is_tied ? mat : 0);
+            } else if (s->kind != SHAPE_VECTOR) {
+                want += mat * (shape_is_routed(s) ? hp->n_expert_used : s->n_mat);
+            }
+        }
+        /* Copies let every node look up the embedding at home. */
+        const uint64_t row = shape_panel_bytes(&shapes.shape[0]) / PANEL_ROWS;
+        want += placements[i].request.mode == NUMOE_PLACEMENT_REPLICATE ? 2 * row : 0;
+        cr_assert_eq(bytes_read(&r, false) + bytes_read(&r, true), want, "%s", placements[i].name);
+        for (unsigned il = 0; il < hp->n_layer; il++) {
+            n_moe += r.model->layer[il].is_moe;
+        }
+        for (unsigned j = 0; j < hp->n_layer * hp->n_expert; j++) {
+            n_chosen += step_expert_counts(r.step)[j];
+        }
+        cr_assert_eq(n_chosen, n_moe * hp->n_expert_used);
+        shapes_fini(&shapes);
+        free(logits);
+        kv_free(kv);
+        rig_close(&r);
+    }
+    free(path);
+}
+
+/* ------------------------------------------------------------------ every arrangement */
 
 /* Longer than a KV chunk, so that partial softmaxes are merged. */
 static int32_t *long_ids(const char *name, unsigned n)

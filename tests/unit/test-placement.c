@@ -1,0 +1,554 @@
+/* Plans for machines that do not exist and models made of numbers: who gets which rows and experts,
+ * what happens where there is no room, replicas, JSON there and back, plans that must be refused.
+ */
+#include <criterion/criterion.h>
+#include <string.h>
+
+#include "store/placement.h"
+#include "store/stats.h"
+#include "tests/unit/testdata.h"
+
+enum { N_LAYER = 3, N_EXPERT = 16, D = 2048, F = 1408, V = 4000 };
+
+static struct shape shape_list[64];
+
+static void add_shape(struct shapes *s, int layer, enum slot slot, unsigned n_mat, unsigned n_row,
+                      unsigned k)
+{
+    const bool vector = slot == SLOT_FFN_NORM;
+    s->shape[s->n++] = (struct shape){.kind = vector ? SHAPE_VECTOR : SHAPE_MATRIX,
+                                      .layer = layer,
+                                      .slot = slot,
+                                      .from = slot,
+                                      .format_id = vector ? FORMAT_F32 : FORMAT_Q8_0,
+                                      .n_mat = n_mat,
+                                      .n_row = n_row,
+                                      .k = k};
+}
+
+/* Three layers of 16 experts. Row of D elements in Q8_0: 2176 bytes, of F: 1496. */
+static struct shapes made_up(unsigned n_ff)
+{
+    struct shapes s = {.n_layer = N_LAYER,
+                       .n_expert = N_EXPERT,
+                       .n_expert_used = 4,
+                       .model_name = "made up",
+                       .arch = "none",
+                       .shape = shape_list};
+    add_shape(&s, -1, SLOT_TOKEN_EMBD, 1, V, D);
+    add_shape(&s, -1, SLOT_OUTPUT, 1, V, D);
+    for (int il = 0; il < N_LAYER; il++) {
+        add_shape(&s, il, SLOT_Q, 1, D, D);
+        add_shape(&s, il, SLOT_O, 1, D, D);
+        add_shape(&s, il, SLOT_FFN_NORM, 1, 1, D);
+        add_shape(&s, il, SLOT_ROUTER, 1, N_EXPERT, D);
+        add_shape(&s, il, SLOT_GATE_EXPS, N_EXPERT, n_ff, D);
+        add_shape(&s, il, SLOT_UP_EXPS, N_EXPERT, n_ff, D);
+        add_shape(&s, il, SLOT_DOWN_EXPS, N_EXPERT, D, n_ff);
+    }
+    return s;
+}
+
+static uint64_t one_copy(const struct shapes *s)
+{
+    uint64_t bytes = 0;
+    for (unsigned i = 0; i < s->n; i++) {
+        bytes += shape_bytes(&s->shape[i]);
+    }
+    return bytes;
+}
+
+static struct placement_machine machine_of(unsigned n_node, const unsigned *n_worker)
+{
+    struct placement_machine m = {.n_node = n_node,
+                                  .remote_factor = 2,
+                                  .limit_bytes = UINT64_MAX,
+                                  .bps_source = "made up",
+                                  .room_source = "there"};
+    for (unsigned in = 0; in < n_node; in++) {
+        const unsigned n = n_worker != NULL ? n_worker[in] : 8;
+        m.node[in] = (struct placement_node){
+            .os_index = in, .n_worker = n, .read_bps = 10e9 * n, .room_bytes = UINT64_MAX};
+    }
+    return m;
+}
+
+static struct placement *plan_for(const struct shapes *s, const struct placement_machine *m,
+                                  struct placement_request request)
+{
+    numoe_error err = {0};
+    struct placement *p = NULL;
+    cr_assert_eq(placement_make(s, m, &request, &p, &err), NUMOE_OK, "%s", err.text);
+    uint64_t sum = 0;
+    for (unsigned in = 0; in < p->n_node; in++) {
+        sum += p->node_bytes[in];
+        cr_assert_leq(p->node_bytes[in], m->node[in].room_bytes);
+    }
+    cr_assert_eq(sum, p->total_bytes);
+    /* The checker agrees with the maker, and counts the same bytes. */
+    const uint64_t total = p->total_bytes, replicas = p->replica_bytes;
+    cr_assert_eq(placement_check(p, s, m, &err), NUMOE_OK, "%s", err.text);
+    cr_assert_eq(p->total_bytes, total);
+    cr_assert_eq(p->replica_bytes, replicas);
+    return p;
+}
+
+static void rows_of(const struct placement *p, int layer, enum slot slot, unsigned in,
+                    uint32_t *row0, uint32_t *row1)
+{
+    *row0 = *row1 = 0;
+    for (unsigned i = 0; i < p->n_slice; i++) {
+        const struct placement_slice *s = &p->slice[i];
+        if (s->layer == layer && s->slot == slot && s->node == in) {
+            *row0 = s->row0;
+            *row1 = s->row1;
+        }
+    }
+}
+
+/* ------------------------------------------------------------------ rows */
+
+static void expect_rows(const struct placement *p, enum slot slot, const uint32_t *want)
+{
+    for (unsigned in = 0; in < p->n_node; in++) {
+        uint32_t row0, row1;
+        rows_of(p, 1, slot, in, &row0, &row1);
+        if (want[in] < want[in + 1]) {
+            cr_assert(row0 == want[in] && row1 == want[in + 1], "node %u: %u to %u", in, row0,
+                      row1);
+        } else {
+            cr_assert(row0 == row1, "node %u has rows", in);
+        }
+    }
+}
+
+static const struct placement_request slice = {.mode = NUMOE_PLACEMENT_SLICE};
+
+/* 1408 rows are 88 panels: 29, 30 and 29 of them. 2880 rows are 180: 60 each. */
+Test(slice, three_nodes)
+{
+    const struct placement_machine m = machine_of(3, NULL);
+    struct shapes s = made_up(1408);
+    struct placement *p = plan_for(&s, &m, slice);
+    expect_rows(p, SLOT_GATE_EXPS, (uint32_t[]){0, 464, 944, 1408});
+    cr_assert_eq(p->total_bytes, one_copy(&s) + 2 * N_LAYER * D * sizeof(float),
+                 "vectors are there three times, all else once");
+    placement_free(p);
+    s = made_up(2880);
+    p = plan_for(&s, &m, slice);
+    expect_rows(p, SLOT_GATE_EXPS, (uint32_t[]){0, 960, 1920, 2880});
+    placement_free(p);
+}
+
+/* The router's 16 rows are one panel: one of eight nodes has it. */
+Test(slice, more_nodes_than_panels)
+{
+    const struct placement_machine m = machine_of(8, NULL);
+    const struct shapes s = made_up(1408);
+    struct placement *p = plan_for(&s, &m, slice);
+    unsigned n_holder = 0;
+    for (unsigned in = 0; in < 8; in++) {
+        uint32_t row0, row1;
+        rows_of(p, 0, SLOT_ROUTER, in, &row0, &row1);
+        n_holder += row0 < row1;
+    }
+    cr_assert_eq(n_holder, 1);
+    placement_free(p);
+}
+
+/* 12 and 20 cores: 33 and 55 of 88 panels, whether cores or bandwidths say so. */
+Test(slice, follows_bandwidth)
+{
+    struct placement_machine m = machine_of(2, (unsigned[]){12, 20});
+    const struct shapes s = made_up(1408);
+    struct placement *p = plan_for(&s, &m, slice);
+    expect_rows(p, SLOT_GATE_EXPS, (uint32_t[]){0, 528, 1408});
+    placement_free(p);
+    m = machine_of(2, NULL);
+    m.node[0].read_bps = 120e9;
+    m.node[1].read_bps = 200e9;
+    p = plan_for(&s, &m, slice);
+    expect_rows(p, SLOT_GATE_EXPS, (uint32_t[]){0, 528, 1408});
+    placement_free(p);
+}
+
+Test(slice, rows_move_where_there_is_room)
+{
+    const struct shapes s = made_up(1408);
+    const uint64_t total = one_copy(&s);
+    struct placement_machine m = machine_of(3, NULL);
+    m.node[1].room_bytes = total / 10;
+    struct placement *p = plan_for(&s, &m, slice);
+    cr_assert_geq(p->node_bytes[1], total / 12, "what fits stays");
+    cr_assert(p->node_bytes[0] > total * 2 / 5 && p->node_bytes[2] > total * 2 / 5,
+              "the others share the rest");
+    placement_free(p);
+}
+
+Test(slice, no_room_is_refused_with_numbers)
+{
+    const struct shapes s = made_up(1408);
+    struct placement_machine m = machine_of(2, NULL);
+    struct placement *p = NULL;
+    numoe_error err = {0};
+    m.node[0].room_bytes = m.node[1].room_bytes = one_copy(&s) * 2 / 5;
+    for (int mode = NUMOE_PLACEMENT_AUTO; mode <= NUMOE_PLACEMENT_INTERLEAVE; mode++) {
+        const struct placement_request request = {.mode = (numoe_placement)mode};
+        cr_assert_eq(placement_make(&s, &m, &request, &p, &err), NUMOE_E_MEMORY, "mode %d", mode);
+        cr_assert(strpbrk(err.text, "0123456789") != NULL && strstr(err.text, "quantization"), "%s",
+                  err.text);
+        cr_assert_null(p);
+    }
+    m.node[0].room_bytes = m.node[1].room_bytes = UINT64_MAX;
+    m.limit_bytes = one_copy(&s) - 1;
+    cr_assert_eq(placement_make(&s, &m, &slice, &p, &err), NUMOE_E_MEMORY);
+    cr_assert_not_null(strstr(err.text, "control group"), "%s", err.text);
+}
+
+/* Two copies do not fit, one would. */
+Test(replicate, says_what_would_fit)
+{
+    const struct shapes s = made_up(1408);
+    struct placement_machine m = machine_of(2, NULL);
+    struct placement *p = NULL;
+    numoe_error err = {0};
+    const struct placement_request request = {.mode = NUMOE_PLACEMENT_REPLICATE};
+    m.node[1].room_bytes = one_copy(&s) * 3 / 4;
+    cr_assert_eq(placement_make(&s, &m, &request, &p, &err), NUMOE_E_MEMORY);
+    cr_assert_not_null(strstr(err.text, "placement slice needs one copy"), "%s", err.text);
+    m.node[1].room_bytes = UINT64_MAX;
+    p = plan_for(&s, &m, request);
+    cr_assert_eq(p->total_bytes, 2 * one_copy(&s));
+    placement_free(p);
+}
+
+Test(interleave, panels_are_dealt_evenly)
+{
+    const struct shapes s = made_up(1408);
+    const struct placement_machine m = machine_of(3, NULL);
+    struct placement *p =
+        plan_for(&s, &m, (struct placement_request){.mode = NUMOE_PLACEMENT_INTERLEAVE});
+    for (unsigned in = 1; in < 3; in++) {
+        const uint64_t a = p->node_bytes[0], b = p->node_bytes[in];
+        cr_assert_leq(a > b ? a - b : b - a, s.n * PANEL_ROWS * 2176u, "a panel of each");
+    }
+    placement_free(p);
+}
+
+/* ------------------------------------------------------------------ experts */
+
+static uint64_t counts[N_LAYER][N_EXPERT];
+static const struct expert_stats stats = {N_LAYER, N_EXPERT, counts[0]};
+
+static uint64_t holders_of(const struct placement *p, int layer, enum slot slot, unsigned ie)
+{
+    uint64_t holders = 0;
+    for (unsigned i = 0; i < p->n_slice; i++) {
+        const struct placement_slice *s = &p->slice[i];
+        if (s->layer == layer && s->slot == slot && ie >= s->mat0 && ie < s->mat1) {
+            holders |= UINT64_C(1) << s->node;
+        }
+    }
+    return holders;
+}
+
+static unsigned n_of(uint64_t bits)
+{
+    return (unsigned)__builtin_popcountll(bits);
+}
+
+/* Without statistics: as many everywhere, in every layer, and no replicas whatever the budget. */
+Test(shard, round_robin_without_statistics)
+{
+    const struct shapes s = made_up(1408);
+    const struct placement_machine m = machine_of(4, NULL);
+    struct placement *p = plan_for(
+        &s, &m, (struct placement_request){.mode = NUMOE_PLACEMENT_SHARD, .replica_percent = 50});
+    for (int il = 0; il < N_LAYER; il++) {
+        unsigned n[4] = {0};
+        for (unsigned ie = 0; ie < N_EXPERT; ie++) {
+            const uint64_t at = holders_of(p, il, SLOT_UP_EXPS, ie);
+            cr_assert_eq(n_of(at), 1);
+            cr_assert_eq(at, holders_of(p, il, SLOT_DOWN_EXPS, ie));
+            n[__builtin_ctzll(at)]++;
+        }
+        cr_assert_arr_eq(n, ((unsigned[]){4, 4, 4, 4}), sizeof n);
+    }
+    cr_assert_eq(p->replica_bytes, 0);
+    placement_free(p);
+}
+
+/* Counts 15, 14 ... 0: each of two nodes is expected to do half, 60 of 120. */
+Test(shard, load_is_equal_by_statistics)
+{
+    const struct shapes s = made_up(1408);
+    const struct placement_machine m = machine_of(2, NULL);
+    for (unsigned ie = 0; ie < N_EXPERT; ie++) {
+        counts[0][ie] = counts[1][ie] = counts[2][ie] = 15 - ie;
+    }
+    struct placement *p = plan_for(
+        &s, &m, (struct placement_request){.mode = NUMOE_PLACEMENT_SHARD, .stats = &stats});
+    for (int il = 0; il < N_LAYER; il++) {
+        uint64_t load[2] = {0};
+        for (unsigned ie = 0; ie < N_EXPERT; ie++) {
+            load[__builtin_ctzll(holders_of(p, il, SLOT_GATE_EXPS, ie))] += counts[il][ie];
+        }
+        cr_assert(load[0] >= 59 && load[0] <= 61, "layer %d: %d of 120", il, (int)load[0]);
+    }
+    placement_free(p);
+}
+
+/* Budget for exactly two experts, one byte less, and one byte more: two, one, two. The hottest of
+ * all layers are chosen. */
+Test(shard, replicas_keep_the_budget_to_the_byte)
+{
+    const struct shapes s = made_up(1408);
+    const struct placement_machine m = machine_of(4, NULL);
+    const uint64_t each = 2 * (uint64_t)1408 * 2176 + (uint64_t)2048 * 1496;
+    for (unsigned ie = 0; ie < N_EXPERT; ie++) {
+        counts[0][ie] = counts[1][ie] = counts[2][ie] = 100;
+    }
+    counts[1][5] = 900;
+    counts[2][7] = 700;
+    const uint64_t budget[] = {2 * each, 2 * each - 1, 2 * each + 1};
+    for (unsigned i = 0; i < 3; i++) {
+        struct placement *p = plan_for(&s, &m,
+                                       (struct placement_request){.mode = NUMOE_PLACEMENT_SHARD,
+                                                                  .replica_bytes = budget[i],
+                                                                  .stats = &stats});
+        cr_assert_eq(p->replica_bytes, i == 1 ? each : 2 * each);
+        cr_assert_eq(p->total_bytes,
+                     one_copy(&s) + 3 * N_LAYER * D * sizeof(float) + p->replica_bytes);
+        /* A third of 900 of 2400 is more than half of 700 of 2200: the second copy of the first
+         * comes first, then the second copy of the other. */
+        cr_assert_eq(n_of(holders_of(p, 1, SLOT_DOWN_EXPS, 5)), 2);
+        cr_assert_eq(n_of(holders_of(p, 2, SLOT_DOWN_EXPS, 7)), i == 1 ? 1 : 2);
+        placement_free(p);
+    }
+}
+
+/* The cgroup leaves room for one replica only. */
+Test(shard, replicas_stay_within_the_limit)
+{
+    const struct shapes s = made_up(1408);
+    struct placement_machine m = machine_of(2, NULL);
+    const uint64_t each = 2 * (uint64_t)1408 * 2176 + (uint64_t)2048 * 1496;
+    for (unsigned ie = 0; ie < N_EXPERT; ie++) {
+        counts[0][ie] = counts[1][ie] = counts[2][ie] = 1 + ie;
+    }
+    m.limit_bytes = one_copy(&s) + N_LAYER * D * sizeof(float) + each + each / 2;
+    struct placement *p =
+        plan_for(&s, &m,
+                 (struct placement_request){
+                     .mode = NUMOE_PLACEMENT_SHARD, .replica_percent = 100, .stats = &stats});
+    cr_assert_eq(p->replica_bytes, each);
+    placement_free(p);
+}
+
+Test(shard, experts_go_where_there_is_room)
+{
+    const struct shapes s = made_up(1408);
+    struct placement_machine m = machine_of(2, NULL);
+    m.node[0].room_bytes = one_copy(&s) / 4;
+    struct placement *p =
+        plan_for(&s, &m, (struct placement_request){.mode = NUMOE_PLACEMENT_SHARD});
+    cr_assert_gt(p->node_bytes[1], 2 * p->node_bytes[0]);
+    placement_free(p);
+}
+
+/* ------------------------------------------------------------------ choice */
+
+/* A tiny model on a fast node: what a second, slow node saves is less than its meetings cost. */
+Test(choice, one_node_where_that_is_faster)
+{
+    const struct shapes s = made_up(32);
+    const struct placement_machine m = machine_of(2, (unsigned[]){100, 1});
+    struct placement *p = plan_for(&s, &m, (struct placement_request){0});
+    cr_assert_eq(placement_only_node(p), 0, "%s", p->reason);
+    cr_assert_eq(p->node_bytes[1], 0);
+    placement_keep_node(p, 0);
+    const struct placement_machine alone = machine_of(1, NULL);
+    cr_assert_eq(placement_check(p, &s, &alone, NULL), NUMOE_OK);
+    placement_free(p);
+}
+
+/* 400 MB a layer of which a quarter is read: several nodes, by rows. */
+Test(choice, rows_at_batch_one)
+{
+    const struct shapes s = made_up(2880 * 8);
+    const struct placement_machine m = machine_of(2, NULL);
+    struct placement *p = plan_for(&s, &m, (struct placement_request){0});
+    cr_assert_eq(p->mode, NUMOE_PLACEMENT_SLICE, "%s", p->reason);
+    cr_assert_lt(placement_only_node(p), 0);
+    placement_free(p);
+}
+
+/* One routed matrix triple and everything else by hand: the bytes of a token over the bandwidth. */
+Test(choice, prediction_is_bytes_over_bandwidth)
+{
+    const struct shapes s = made_up(2880 * 8);
+    const struct placement_machine m = machine_of(1, (unsigned[]){1});
+    struct placement *p = plan_for(&s, &m, slice);
+    const double row = 2176, down_row = 2880 * 8 / 32 * 34.0;
+    const double bytes =
+        row + V * row +
+        N_LAYER * (2 * D * row + N_EXPERT * row + 4 * (2 * 2880 * 8 * row + D * down_row));
+    cr_assert_float_eq(p->tokens_per_s, 10e9 / bytes, 0.01 * 10e9 / bytes);
+    placement_free(p);
+}
+
+/* ------------------------------------------------------------------ JSON */
+
+static const numoe_placement modes[] = {NUMOE_PLACEMENT_SLICE, NUMOE_PLACEMENT_SHARD,
+                                        NUMOE_PLACEMENT_REPLICATE, NUMOE_PLACEMENT_INTERLEAVE};
+
+static char *json_of(const struct placement *p, const struct shapes *s,
+                     const struct placement_machine *m)
+{
+    char *text = NULL;
+    cr_assert_eq(placement_to_json(p, s, m, &text, NULL), NUMOE_OK);
+    return text;
+}
+
+Test(json, there_and_back)
+{
+    const struct shapes s = made_up(1408);
+    const struct placement_machine m = machine_of(3, (unsigned[]){12, 20, 7});
+    for (unsigned ie = 0; ie < N_EXPERT; ie++) {
+        counts[0][ie] = counts[1][ie] = counts[2][ie] = ie * ie;
+    }
+    for (unsigned i = 0; i < ARRAY_LEN(modes); i++) {
+        numoe_error err = {0};
+        struct placement *back = NULL;
+        struct placement *p = plan_for(
+            &s, &m,
+            (struct placement_request){.mode = modes[i], .replica_percent = 20, .stats = &stats});
+        char *text = json_of(p, &s, &m);
+        cr_assert_eq(placement_from_json(text, strlen(text), &s, &back, &err), NUMOE_OK, "%s",
+                     err.text);
+        cr_assert_eq(placement_check(back, &s, &m, &err), NUMOE_OK, "%s", err.text);
+        cr_assert(back->mode == p->mode && back->n_slice == p->n_slice);
+        cr_assert_arr_eq(back->slice, p->slice, p->n_slice * sizeof *p->slice);
+        cr_assert_arr_eq(back->share, p->share, sizeof p->share);
+        cr_assert_arr_eq(back->node_bytes, p->node_bytes, sizeof p->node_bytes);
+        cr_assert_eq(back->replica_bytes, p->replica_bytes);
+        cr_assert_str_eq(back->reason, p->reason);
+        placement_free(back);
+        placement_free(p);
+        free(text);
+    }
+}
+
+/* A plan with one place changed: refused, in one line that names the place. */
+static void expect_refused(const char *text, const char *from, const char *to, const char *why)
+{
+    const struct shapes s = made_up(1408);
+    const struct placement_machine m = machine_of(2, NULL);
+    numoe_error err = {0};
+    struct placement *p = NULL;
+    const char *at = strstr(text, from);
+    cr_assert_not_null(at, "%s is not there", from);
+    char *bad = malloc(strlen(text) + strlen(to) + 1);
+    sprintf(bad, "%.*s%s%s", (int)(at - text), text, to, at + strlen(from));
+    numoe_status status = placement_from_json(bad, strlen(bad), &s, &p, &err);
+    if (status == NUMOE_OK) {
+        status = placement_check(p, &s, &m, &err);
+        placement_free(p);
+    }
+    cr_assert_eq(status, NUMOE_E_INPUT, "%s for %s", to, from);
+    cr_assert_not_null(strstr(err.text, why), "%s", err.text);
+    free(bad);
+}
+
+Test(json, bad_plans_are_refused)
+{
+    const struct shapes s = made_up(1408);
+    const struct placement_machine m = machine_of(2, NULL);
+    struct placement *p = plan_for(&s, &m, slice);
+    char *text = json_of(p, &s, &m);
+    expect_refused(text, "\"numoe_plan\":1", "\"numoe_plan\":2", "is not a plan");
+    expect_refused(text, "{\"numoe_plan\":1", "[{\"numoe_plan\":1", "line 1");
+    expect_refused(text, "made up", "another", "another model (another)");
+    expect_refused(text, "\"mode\":\"slice\"", "\"mode\":\"auto\"", "\"mode\" must be");
+    expect_refused(text, "\"mode\":\"slice\"", "\"mode\":\"replicate\"", "all of it");
+    expect_refused(text, "\"mode\":\"slice\"", "\"mode\":\"shard\"", "are not cut");
+    expect_refused(text, "\"share\":0.5", "\"share\":0.25", "add up to 0.75");
+    expect_refused(text, "\"share\":0.5", "\"share\":-1", "from 0 to 1");
+    expect_refused(text, "\"share\":0.5", "\"share\":\"x\"", "from 0 to 1");
+    expect_refused(text, "\"nodes\":[", "\"nodes\":[{\"share\":0},", "3 nodes, this machine has 2");
+    expect_refused(text, "blk.1.attn_q.weight", "blk.9.attn_q.weight", "no matrix blk.9");
+    expect_refused(text, "blk.1.attn_q.weight", "blk.2.attn_q.weight", "blk.1.attn_q.weight");
+    expect_refused(text, "\"node\":0", "\"node\":2", "below 2");
+    expect_refused(text, "\"node\":0", "\"node\":0.5", "below 2");
+    expect_refused(text, "\"rows\":[0,", "\"rows\":[16,", "row 0 is on no node");
+    expect_refused(text, "\"rows\":[0,1024]", "\"rows\":[0,1032]", "multiples of 16");
+    expect_refused(text, "\"rows\":[0,1024]", "\"rows\":[0,1008]", "row 1008 is on no node");
+    expect_refused(text, "\"rows\":[0,1024]", "\"rows\":[0,1040]", "row 1040 is on no node");
+    expect_refused(text, "\"rows\":[0,1024]", "\"rows\":[0,99999]", "within 2048");
+    expect_refused(text, "\"rows\":[0,1024]", "\"rows\":[0]", "[from, to]");
+    expect_refused(text, "\"matrices\":[0,16]", "\"matrices\":[0,15]", "all matrices");
+    expect_refused(text, "\"matrices\":[0,16]", "\"matrices\":[0,17]", "within 16");
+    expect_refused(text, "\"matrices\":[0,16]", "\"matrices\":[]", "[from, to, ...]");
+    free(text);
+    placement_free(p);
+    p = plan_for(&s, &m, (struct placement_request){.mode = NUMOE_PLACEMENT_SHARD});
+    text = json_of(p, &s, &m);
+    expect_refused(text, "\"matrices\":[0,1,", "\"matrices\":[0,2,", "ffn_");
+    free(text);
+    placement_free(p);
+}
+
+/* gate and up are computed together: one that is cut elsewhere cannot be. */
+Test(json, gate_and_up_are_cut_alike)
+{
+    const struct shapes s = made_up(1408);
+    const struct placement_machine m = machine_of(2, NULL);
+    numoe_error err = {0};
+    struct placement *p = plan_for(&s, &m, slice);
+    for (unsigned i = 0; i < p->n_slice; i++) {
+        struct placement_slice *at = &p->slice[i];
+        if (at->layer == 2 && at->slot == SLOT_UP_EXPS) {
+            at->row1 = at->node == 0 ? at->row1 + 16 : at->row1;
+            at->row0 = at->node == 1 ? at->row0 + 16 : at->row0;
+        }
+    }
+    cr_assert_eq(placement_check(p, &s, &m, &err), NUMOE_E_INPUT);
+    cr_assert_not_null(strstr(err.text, "blk.2.ffn_up_exps.weight: is not cut as"), "%s", err.text);
+    placement_free(p);
+}
+
+/* ------------------------------------------------------------------ statistics */
+
+Test(stats, file_there_and_back)
+{
+    char *path = test_src_path("tests/data/fixtures/mixtral-a/mixtral-a-f32.gguf");
+    struct model *model = NULL, *other = NULL;
+    struct expert_stats back = {0};
+    numoe_error err = {0};
+    char file[] = "/tmp/numoe-stats-XXXXXX";
+    cr_assert_not_null(path);
+    cr_assert_geq(mkstemp(file), 0);
+    cr_assert_eq(model_open(path, &model, &err), NUMOE_OK, "%s", err.text);
+    const size_t n = (size_t)model->hp.n_layer * model->hp.n_expert;
+    uint64_t *want = calloc(n, sizeof *want);
+    for (size_t i = 0; i < n; i++) {
+        want[i] = i * UINT64_C(0x100000001);
+    }
+    cr_assert_eq(expert_stats_save(file, model, want, &err), NUMOE_OK, "%s", err.text);
+    cr_assert_eq(expert_stats_load(file, model, &back, &err), NUMOE_OK, "%s", err.text);
+    cr_assert(back.n_layer == model->hp.n_layer && back.n_expert == model->hp.n_expert);
+    cr_assert_arr_eq(back.count, want, n * sizeof *want);
+    expert_stats_fini(&back);
+    char *other_path = test_src_path("tests/data/fixtures/deepseek3-a/deepseek3-a-f32.gguf");
+    cr_assert_eq(model_open(other_path, &other, &err), NUMOE_OK, "%s", err.text);
+    cr_assert_eq(expert_stats_load(file, other, &back, &err), NUMOE_E_INPUT);
+    cr_assert_not_null(strstr(err.text, "the model has"), "%s", err.text);
+    cr_assert_eq(expert_stats_load(path, model, &back, &err), NUMOE_E_FILE_MODEL, "not statistics");
+    cr_assert_eq(expert_stats_save("/nowhere/file", model, want, &err), NUMOE_E_FILE_WRITE);
+    model_close(other);
+    model_close(model);
+    remove(file);
+    free(want);
+    free(other_path);
+    free(path);
+}
