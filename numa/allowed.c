@@ -88,13 +88,15 @@ static void cut_to_process(const char *root, const struct cgroup_limits *limits,
 {
     char *status = world_read(root, "/proc/self/status");
     if (*root == '\0') {
-        cut_by_affinity(allowed->cpus);
+        cut_by_affinity(allowed->mask_cpus);
     } else {
-        cut_by_status(status, "\nCpus_allowed_list:", allowed->cpus);
+        cut_by_status(status, "\nCpus_allowed_list:", allowed->mask_cpus);
     }
     cut_by_status(status, "\nMems_allowed_list:", allowed->nodes);
     mem_free(status);
-    cut_by_list(allowed->cpus, limits->cpus);
+    cut_by_list(allowed->cpuset_cpus, limits->cpus);
+    hwloc_bitmap_and(allowed->cpus, allowed->cpus, allowed->mask_cpus);
+    hwloc_bitmap_and(allowed->cpus, allowed->cpus, allowed->cpuset_cpus);
     cut_by_list(allowed->nodes, limits->mems);
     allowed->cpu_quota = limits->cpu_quota;
     allowed->memory_limit_bytes = limits->memory_bytes;
@@ -106,9 +108,11 @@ numoe_status allowed_read(hwloc_topology_t hw, const char *root, bool here, stru
     struct allowed allowed = {
         .cpus = hwloc_bitmap_dup(hwloc_topology_get_allowed_cpuset(hw)),
         .nodes = hwloc_bitmap_dup(hwloc_topology_get_allowed_nodeset(hw)),
+        .cpuset_cpus = hwloc_bitmap_alloc_full(),
+        .mask_cpus = hwloc_bitmap_alloc_full(),
         .memory_limit_bytes = UINT64_MAX,
     };
-    if (allowed.cpus == NULL || allowed.nodes == NULL) {
+    if (!allowed.cpus || !allowed.nodes || !allowed.cpuset_cpus || !allowed.mask_cpus) {
         allowed_fini(&allowed);
         return status_fail(err, NUMOE_E_MEMORY, "sets of allowed CPUs: cannot allocate");
     }
@@ -138,5 +142,7 @@ void allowed_fini(struct allowed *allowed)
 {
     hwloc_bitmap_free(allowed->cpus);
     hwloc_bitmap_free(allowed->nodes);
+    hwloc_bitmap_free(allowed->cpuset_cpus);
+    hwloc_bitmap_free(allowed->mask_cpus);
     *allowed = (struct allowed){0};
 }

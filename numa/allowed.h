@@ -8,6 +8,8 @@
 
 struct allowed {
     hwloc_bitmap_t cpus, nodes;
+    /* What each source alone would allow, full where it says nothing: to tell who forbids what. */
+    hwloc_bitmap_t cpuset_cpus, mask_cpus;
     double cpu_quota;
     uint64_t memory_limit_bytes;
 };

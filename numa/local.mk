@@ -7,6 +7,7 @@ core_sources += \
 	numa/gate.c numa/gate.h \
 	numa/pool.c numa/pool.h numa/pool_gate.h \
 	numa/share.c \
+	numa/source.c numa/source.h \
 	numa/strand.c numa/strand.h \
 	numa/topo.c numa/topo.h \
 	numa/world.c numa/world.h

@@ -82,6 +82,14 @@ static void deal_workers(const struct topo *topo, unsigned n_worker, unsigned *n
     }
 }
 
+numoe_status pools_deal(const struct topo *topo, unsigned n_worker, unsigned *nw, numoe_error *err)
+{
+    FORWARD_IF(count_workers(topo, n_worker, &n_worker, err));
+    memset(nw, 0, topo->n_node * sizeof(*nw));
+    deal_workers(topo, n_worker, nw);
+    return NUMOE_OK;
+}
+
 static void fill_workers(struct pools *pools, const unsigned *nw)
 {
     unsigned ig = 0;

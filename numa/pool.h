@@ -45,6 +45,9 @@ numoe_status pools_new(const struct topo *topo, unsigned n_worker, struct pools 
                        numoe_error *err);
 void pools_free(struct pools *pools);
 
+/* How many workers each node would get: nw [topo->n_node]. */
+numoe_status pools_deal(const struct topo *topo, unsigned n_worker, unsigned *nw, numoe_error *err);
+
 unsigned pools_n_node(const struct pools *pools);
 unsigned pools_n_worker(const struct pools *pools);
 unsigned pools_node_workers(const struct pools *pools, unsigned in);

@@ -7,17 +7,15 @@
  */
 #include "numa/topo.h"
 
-#include <errno.h>
 #include <hwloc.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
-#include "base/knob.h"
 #include "base/log.h"
 #include "base/mem.h"
 #include "numa/allowed.h"
 #include "numa/cgroup.h"
+#include "numa/source.h"
 
 /* One allowed core while the nodes are put together. */
 struct core {
@@ -39,72 +37,6 @@ struct builder {
     struct hwloc_distances_s *dist; /* may be NULL */
     struct topo *t;
 };
-
-/* ------------------------------------------------------------------ loading */
-
-static bool is_xml_path(const char *spec)
-{
-    size_t n = strlen(spec);
-    return n > 4 && strcmp(spec + n - 4, ".xml") == 0;
-}
-
-static numoe_status set_source(hwloc_topology_t hw, const char *spec, numoe_error *err)
-{
-    if (spec == NULL) {
-        return NUMOE_OK;
-    }
-    if (!is_xml_path(spec)) {
-        return hwloc_topology_set_synthetic(hw, spec) == 0
-                   ? NUMOE_OK
-                   : status_fail(err, NUMOE_E_INPUT,
-                                 "topology \"%s\": neither a path ending in .xml nor a synthetic "
-                                 "topology such as \"pack:2 [numa(memory=64GiB)] core:8 pu:2\"",
-                                 spec);
-    }
-    if (access(spec, R_OK) != 0) {
-        return status_fail(err, NUMOE_E_FILE_OPEN, "topology %s: %s", spec, strerror(errno));
-    }
-    return hwloc_topology_set_xml(hw, spec) == 0
-               ? NUMOE_OK
-               : status_fail(err, NUMOE_E_FILE_FORMAT,
-                             "topology %s: not an XML file of hwloc version 2", spec);
-}
-
-/* hwloc prints a banner about firmware that contradicts itself; the tree it makes is good enough.
- */
-static int load_quietly(hwloc_topology_t hw)
-{
-    bool is_set = knob_str("HWLOC_HIDE_ERRORS") != NULL;
-    if (!is_set) {
-        setenv("HWLOC_HIDE_ERRORS", "2", 1);
-    }
-    int rc = hwloc_topology_load(hw);
-    if (!is_set) {
-        unsetenv("HWLOC_HIDE_ERRORS");
-    }
-    return rc;
-}
-
-static numoe_status open_hwloc(const char *spec, hwloc_topology_t *out, numoe_error *err)
-{
-    hwloc_topology_t hw;
-    if (hwloc_topology_init(&hw) != 0) {
-        return status_fail(err, NUMOE_E_MEMORY, "topology: cannot allocate");
-    }
-    numoe_status st = set_source(hw, spec, err);
-    if (st == NUMOE_OK && load_quietly(hw) != 0) {
-        st = spec && is_xml_path(spec)
-                 ? status_fail(err, NUMOE_E_FILE_FORMAT, "topology %s: hwloc cannot load it", spec)
-                 : status_fail(err, NUMOE_E_SUPPORT, "topology %s: hwloc cannot load it: %s",
-                               spec ? spec : "of this machine", strerror(errno));
-    }
-    if (st != NUMOE_OK) {
-        hwloc_topology_destroy(hw);
-        return st;
-    }
-    *out = hw;
-    return NUMOE_OK;
-}
 
 /* ------------------------------------------------------------------ homes */
 
@@ -639,7 +571,7 @@ static numoe_status fill_topo(struct builder *b, const char *root, numoe_error *
 static numoe_status load(const char *root, const char *spec, struct topo **out, numoe_error *err)
 {
     struct builder b = {0};
-    FORWARD_IF(open_hwloc(spec, &b.hw, err));
+    FORWARD_IF(source_open(spec, false, &b.hw, err));
     numoe_status st = mem_new(&b.t, 1, sizeof(*b.t), "topology", err);
     if (st == NUMOE_OK) {
         b.t->is_this_machine = *root == '\0' && hwloc_topology_is_thissystem(b.hw);

@@ -9,12 +9,14 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/io_uring.h>
 #include <numaif.h>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "base/mem.h"
@@ -69,6 +71,18 @@ static int native_where(struct world *w, void **page, unsigned n_page, int *node
     return move_pages(0, n_page, page, NULL, node, 0) == 0 ? 0 : errno;
 }
 
+static int native_uring(struct world *w)
+{
+    (void)w;
+    struct io_uring_params params = {0};
+    int fd = (int)syscall(__NR_io_uring_setup, 1, &params);
+    if (fd < 0) {
+        return errno;
+    }
+    close(fd);
+    return 0;
+}
+
 /* ------------------------------------------------------------------ recording */
 
 static int recording_bind(struct world *w, void *addr, size_t bytes, unsigned os_node)
@@ -120,6 +134,12 @@ static int recording_pin(struct world *w, const unsigned *pu, unsigned n_pu)
     return 0;
 }
 
+static int recording_uring(struct world *w)
+{
+    (void)w;
+    return 0;
+}
+
 size_t world_binds(const struct world *w, const struct world_bind **bind)
 {
     *bind = w->record;
@@ -151,6 +171,7 @@ numoe_status world_new_native(const char *root, struct world **out, numoe_error 
     (*out)->where = native_where;
     (*out)->unmap = native_unmap;
     (*out)->pin = native_pin;
+    (*out)->uring = native_uring;
     return NUMOE_OK;
 }
 
@@ -161,6 +182,7 @@ numoe_status world_new_recording(const char *root, struct world **out, numoe_err
     (*out)->where = recording_where;
     (*out)->unmap = recording_unmap;
     (*out)->pin = recording_pin;
+    (*out)->uring = recording_uring;
     return NUMOE_OK;
 }
 

@@ -28,6 +28,8 @@ struct world {
     /* node[i] becomes the node that page[i] is on, or negative where there is none yet. 0 or an
      * errno. Any thread. */
     int (*where)(struct world *w, void **page, unsigned n_page, int *node);
+    /* Whether the kernel gives this process an io_uring. 0 or an errno. */
+    int (*uring)(struct world *w);
     char *root; /* put before "/proc/..." and "/sys/..."; "" for the real ones */
 
     /* Recording world: bindings of memory that is still mapped, read with world_binds(). Sync:
