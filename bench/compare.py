@@ -1,13 +1,15 @@
 #!/usr/bin/env python3
-"""How fast does numoe decode beside other engines on the same file?
+"""How fast is numoe beside other engines on the same file?
 
 Compares with whichever of llama.cpp (llama-cpp-python) and ik_llama.cpp (ik-llama-cpp-python) the
-running Python can import. Every engine evaluates the same prompt, then decodes greedily, one sequence,
-the end of turn ignored; loading and the prompt are outside the window. Engines and thread counts take
-turns in each round, so that a machine that slows down slows all of them; medians are printed, and
-numoe's as a ratio to each. A process of its own for each measurement.
+running Python can import. Every engine evaluates the same prompt (a window of its own), then decodes
+greedily, one sequence, the end of turn ignored; loading is outside both windows. Engines and thread
+counts take turns in each round, so that a machine that slows down slows all of them; medians are
+printed, and numoe's as a ratio to each, with the share of the read bandwidth that numoe measured in
+the same process. A process of its own for each measurement.
 
     bench/compare.py --numoe build/numoe --model FILE.gguf --threads 1,2 [--rounds 5] [--tokens 128]
+                     [--prompt-words 300]
 
 ik_llama.cpp reads DeepSeek files only in the older form with one attn_kv_b tensor: --ik-model names
 such a file. --csv appends the single measurements to a file.
@@ -24,7 +26,12 @@ import subprocess
 import sys
 import time
 
-PROMPT = "Once upon a time there was a poor miller who had three sons."
+SENTENCE = "Once upon a time there was a poor miller who had three sons. "
+
+
+def prompt_text(n_word):
+    words = (SENTENCE * (n_word // 13 + 1)).split()
+    return " ".join(words[:n_word])
 
 
 def median_line(values):
@@ -32,29 +39,34 @@ def median_line(values):
 
 
 # ------------------------------------------------------------------ engines, each in its own process
+# Each gives {"decode": tokens/s, "prompt": tokens/s} and numoe also {"share": percent}.
 
 
-def run_numoe(program, model, n_thread, n_token):
-    """tokens/s as the program reports it."""
-    command = [program, "run", "-m", model, "-t", str(n_thread), "-n", str(n_token), "-p", PROMPT,
-               "--temp", "0", "--repeat-penalty", "1", "--ignore-eog"]
+def run_numoe(program, model, n_thread, options):
+    command = [program, "run", "-m", model, "-t", str(n_thread), "-n", str(options.tokens), "-p",
+               prompt_text(options.prompt_words), "--temp", "0", "--repeat-penalty", "1",
+               "--ignore-eog"]
     done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True,
                           errors="replace")
-    found = re.search(r"^generated .* s, ([0-9.]+) tokens/s", done.stderr, re.MULTILINE)
-    if done.returncode != 0 or not found:
+    decode = re.search(r"^generated .* s, ([0-9.]+) tokens/s", done.stderr, re.MULTILINE)
+    prompt = re.search(r"^prompt .* s, ([0-9.]+) tokens/s", done.stderr, re.MULTILINE)
+    share = re.search(r"^memory .* ([0-9]+) % of the", done.stderr, re.MULTILINE)
+    if done.returncode != 0 or not (decode and prompt and share):
         sys.exit(f"numoe failed: {done.stderr.strip()}")
-    return float(found.group(1))
+    return {"decode": float(decode.group(1)), "prompt": float(prompt.group(1)),
+            "share": float(share.group(1))}
 
 
-def run_peer(name, model, n_thread, n_token):
+def run_peer(name, model, n_thread, options):
     command = [sys.executable, os.path.abspath(__file__), "--peer", name, "--model", model,
-               "--threads", str(n_thread), "--tokens", str(n_token)]
+               "--threads", str(n_thread), "--tokens", str(options.tokens), "--prompt-words",
+               str(options.prompt_words)]
     done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True,
                           errors="replace")
-    found = re.search(r"^tokens/s ([0-9.]+)$", done.stdout, re.MULTILINE)
+    found = re.search(r"^tokens/s ([0-9.]+) ([0-9.]+)$", done.stdout, re.MULTILINE)
     if done.returncode != 0 or not found:
         sys.exit(f"{name} failed: {done.stderr.strip()[-2000:]}")
-    return float(found.group(1))
+    return {"decode": float(found.group(1)), "prompt": float(found.group(2))}
 
 
 def peer_api(name):
@@ -76,8 +88,9 @@ def set_where_present(struct, **values):
 def open_peer(api, path, n_thread, n_ctx):
     api.llama_backend_init()
     model_params = api.llama_model_default_params()
-    # What its authors recommend for MoE models with latent attention; loading prepares for it.
-    set_where_present(model_params, n_gpu_layers=0, mla=3)
+    # What ik_llama.cpp's authors recommend for MoE models on the CPU: latent attention prepared while
+    # loading, tensors repacked.
+    set_where_present(model_params, n_gpu_layers=0, mla=3, repack_tensors=True)
     model = api.llama_model_load_from_file(path.encode(), model_params)
     if not model:
         sys.exit(f"{path}: the library cannot load it")
@@ -91,10 +104,10 @@ def open_peer(api, path, n_thread, n_ctx):
     return model, context
 
 
-def peer_tokens(api, name, model):
+def peer_tokens(api, name, model, text):
     """The prompt's ids, with BOS."""
     handle = api.llama_model_get_vocab(model) if name == "llama_cpp" else model
-    text = PROMPT.encode()
+    text = text.encode()
     ids = (api.llama_token * (len(text) + 8))()
     n = api.llama_tokenize(handle, text, len(text), ids, len(ids), True, False)
     return list(ids[:n])
@@ -116,39 +129,41 @@ def decode(api, context, batch, ids, position):
     return int(numpy.argmax(numpy.ctypeslib.as_array(logits, shape=(decode.n_vocab,))))
 
 
-def measure_peer(name, path, n_thread, n_token):
+def measure_peer(name, path, n_thread, options):
     api = peer_api(name)
-    model, context = open_peer(api, path, n_thread, n_token + 256)
+    n_ctx = options.tokens + 8 * options.prompt_words + 256
+    model, context = open_peer(api, path, n_thread, n_ctx)
     decode.n_vocab = api.llama_vocab_n_tokens(api.llama_model_get_vocab(model))
-    ids = peer_tokens(api, name, model)
+    ids = peer_tokens(api, name, model, prompt_text(options.prompt_words))
     batch = api.llama_batch_init(len(ids), 0, 1)
-    token = decode(api, context, batch, ids, 0)
     start = time.monotonic()
-    for i in range(n_token - 1):
+    token = decode(api, context, batch, ids, 0)
+    middle = time.monotonic()
+    for i in range(options.tokens - 1):
         token = decode(api, context, batch, [token], len(ids) + i)
-    print(f"tokens/s {(n_token - 1) / (time.monotonic() - start):.3f}")
+    end = time.monotonic()
+    print(f"tokens/s {(options.tokens - 1) / (end - middle):.3f} {len(ids) / (middle - start):.3f}")
 
 
 # ------------------------------------------------------------------ the comparison
 
 
 def engines(options):
-    """name -> function of (threads, tokens), for what there is."""
-    found = {"numoe": lambda t, n: run_numoe(options.numoe, options.model, t, n)}
+    """name -> function of threads, for what there is."""
+    found = {"numoe": lambda t: run_numoe(options.numoe, options.model, t, options)}
     for name, model in (("llama_cpp", options.model), ("ik_llama_cpp", options.ik_model)):
         if importlib.util.find_spec(name) is None:
             print(f"{name}: not installed, left out")
         elif model is None:
             print(f"{name}: left out, --ik-model names no file for it")
         else:
-            found[name] = lambda t, n, name=name, model=model: run_peer(name, model, t, n)
+            found[name] = lambda t, name=name, model=model: run_peer(name, model, t, options)
     return found
 
 
-def compare(options):
-    threads = [int(t) for t in options.threads.split(",")]
-    found = engines(options)
-    speed = {(name, t): [] for name in found for t in threads}
+def measure(options, threads, found):
+    """(engine, threads) -> results of each round."""
+    results = {(name, t): [] for name in found for t in threads}
     with contextlib.ExitStack() as stack:
         rows = None
         if options.csv:
@@ -156,20 +171,35 @@ def compare(options):
         for i in range(options.rounds + 1):
             for t in threads:
                 for name, run in found.items():
-                    value = run(t, options.tokens)
+                    value = run(t)
                     if i == 0:
                         continue  # the first round warms the page cache
-                    speed[name, t].append(value)
+                    results[name, t].append(value)
                     if rows:
-                        rows.writerow([options.model, name, t, options.tokens, f"{value:.2f}"])
-    for t in threads:
-        print(f"{t} thread{'s' if t > 1 else ''}, tokens/s: median (least .. most)")
-        numoe = statistics.median(speed["numoe", t])
-        for name in found:
-            values = speed[name, t]
-            ratio = numoe / statistics.median(values)
-            print(f"  {name:13}{median_line(values)}" +
-                  ("" if name == "numoe" else f"   numoe is {ratio:.2f} times that"))
+                        rows.writerow([options.model, name, t, options.tokens, value["prompt"],
+                                       value["decode"]])
+    return results
+
+
+def print_results(threads, found, results):
+    for what in ("decode", "prompt"):
+        for t in threads:
+            print(f"{what}, {t} thread{'s' if t > 1 else ''}, tokens/s: median (least .. most)")
+            numoe = statistics.median(r[what] for r in results["numoe", t])
+            for name in found:
+                values = [r[what] for r in results[name, t]]
+                ratio = numoe / statistics.median(values)
+                print(f"  {name:13}{median_line(values)}" +
+                      ("" if name == "numoe" else f"   numoe is {ratio:.2f} times that"))
+            if what == "decode":
+                share = statistics.median(r["share"] for r in results["numoe", t])
+                print(f"  numoe reads weights at {share:.0f} % of the bandwidth that it measures")
+
+
+def compare(options):
+    threads = [int(t) for t in options.threads.split(",")]
+    found = engines(options)
+    print_results(threads, found, measure(options, threads, found))
 
 
 def main():
@@ -180,12 +210,14 @@ def main():
     parser.add_argument("--ik-model", help="GGUF file for ik_llama.cpp, if it is another one")
     parser.add_argument("--threads", default="1", help="counts, separated by commas")
     parser.add_argument("--tokens", type=int, default=128, help="tokens to decode (default: 128)")
+    parser.add_argument("--prompt-words", type=int, default=13,
+                        help="length of the prompt in words (default: 13)")
     parser.add_argument("--rounds", type=int, default=5, help="measurements each (default: 5)")
     parser.add_argument("--csv", help="append every measurement to this file")
     parser.add_argument("--peer", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.peer:
-        measure_peer(options.peer, options.model, int(options.threads), options.tokens)
+        measure_peer(options.peer, options.model, int(options.threads), options)
     else:
         compare(options)
 
