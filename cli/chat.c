@@ -13,6 +13,7 @@ struct chat {
     struct sampling_options sampling;
     const char *system; /* NULL: none */
     uint64_t max_tokens;
+    struct text chat_template; /* if from a file */
 
     numoe_engine *engine;
     numoe_session *session;
@@ -28,6 +29,7 @@ static const struct option options[] = {
     SAMPLING_OPTIONS,
     {"system", required_argument, NULL, 's'},
     {"tokens", required_argument, NULL, 'n'},
+    CHAT_TEMPLATE_OPTION,
     {0},
 };
 
@@ -49,6 +51,8 @@ static int parse(struct chat *c, int argc, char **argv, bool *done)
         }
         if (opt == 's') {
             c->system = optarg;
+        } else if (opt == OPT_CHAT_TEMPLATE) {
+            taken = chat_template_option(&c->model.params, &c->chat_template, optarg);
         } else if (opt == 'n') {
             taken = parse_uint("-n", optarg, 1, 1000000000, &c->max_tokens) ? 1 : -1;
         } else {
@@ -331,14 +335,14 @@ static int run(int argc, char **argv)
     model_options_init(&c.model);
     sampling_options_init(&c.sampling);
     int exit_status = parse(&c, argc, argv, &done);
-    if (exit_status != EXIT_OK || done) {
-        return exit_status;
+    if (exit_status == EXIT_OK && !done) {
+        exit_status = open_engine(&c.model, &c.engine);
+        if (exit_status == EXIT_OK) {
+            exit_status = chat_engine(&c);
+            numoe_engine_close(c.engine);
+        }
     }
-    exit_status = open_engine(&c.model, &c.engine);
-    if (exit_status == EXIT_OK) {
-        exit_status = chat_engine(&c);
-        numoe_engine_close(c.engine);
-    }
+    free(c.chat_template.data);
     return exit_status;
 }
 
@@ -354,6 +358,6 @@ const struct command command_chat = {
         "\n"
         "  -s, --system TEXT     a system message to begin with\n"
         "  -n, --tokens N        at most N tokens an answer (default: until the context is full)\n"
-        "\n" SAMPLING_OPTIONS_HELP "\n" MODEL_OPTIONS_HELP "\n"
+        CHAT_TEMPLATE_HELP "\n" SAMPLING_OPTIONS_HELP "\n" MODEL_OPTIONS_HELP "\n"
         "Ctrl-C stops an answer, or gives up a line being typed; a second one ends the program.\n",
 };

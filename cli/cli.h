@@ -41,7 +41,7 @@ void warn(const char *fmt, ...) NUMOE_PRINTF(1, 2);
 enum {
     OPT_TOPOLOGY = 256, OPT_KV, OPT_CHUNK,
     OPT_TEMP, OPT_TOP_K, OPT_TOP_P, OPT_MIN_P, OPT_REPEAT_PENALTY, OPT_REPEAT_LAST, OPT_SEED,
-    OPT_STOP, OPT_CHAT, OPT_RAW, OPT_IGNORE_EOG,
+    OPT_STOP, OPT_CHAT, OPT_CHAT_TEMPLATE, OPT_RAW, OPT_IGNORE_EOG,
     OPT_PERPLEXITY, OPT_WINDOW, OPT_LOGITS, OPT_ROUTES,
     OPT_TENSORS,
 };
@@ -61,6 +61,8 @@ struct model_options {
     {"threads", required_argument, NULL, 't'}, {"quiet", no_argument, NULL, 'q'},                  \
     {"help", no_argument, NULL, 'h'}, {"topology", required_argument, NULL, OPT_TOPOLOGY},         \
     {"kv", required_argument, NULL, OPT_KV}, {"chunk", required_argument, NULL, OPT_CHUNK}
+
+#define CHAT_TEMPLATE_OPTION {"chat-template", required_argument, NULL, OPT_CHAT_TEMPLATE}
 
 #define SAMPLING_OPTIONS                                                                           \
     {"temp", required_argument, NULL, OPT_TEMP}, {"top-k", required_argument, NULL, OPT_TOP_K},    \
@@ -83,6 +85,11 @@ struct model_options {
     "  -q, --quiet           only the result and errors\n"                                         \
     "  -h, --help            this text\n"
 
+#define CHAT_TEMPLATE_HELP                                                                         \
+    "      --chat-template T  instead of the model's own chat form: a file with a template, or\n"  \
+    "                        chatml, deepseek-v2, deepseek-v3, deepseek-v3.1, glm4, gpt-oss,\n"     \
+    "                        granite, kimi-k2, llama3, mistral, olmoe\n"
+
 struct sampling_options {
     numoe_sampler_params params;
     bool has_seed, has_penalty;
@@ -98,6 +105,11 @@ struct sampling_options {
     "                        embedded model 1.05)\n"                                               \
     "      --repeat-last N   how many tokens are recent (default: 64)\n"                           \
     "      --seed N          makes a run repeatable (default: a new one each time, printed)\n"
+
+/* The value of --chat-template, for params->chat_template: what was read from a file is kept in
+ * *text, free(text->data). 1, or -1 if there is no such file (said already). */
+struct text;
+int chat_template_option(numoe_engine_params *params, struct text *text, const char *value);
 
 void model_options_init(struct model_options *o);
 void sampling_options_init(struct sampling_options *o);

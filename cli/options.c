@@ -136,6 +136,34 @@ int model_option(struct model_options *o, int opt, const char *value)
     return ok ? 1 : -1;
 }
 
+static bool is_builtin_template(const char *name)
+{
+    const char *builtin;
+
+    for (size_t i = 0; (builtin = numoe_chat_template_name(i)) != NULL; i++) {
+        if (strcmp(builtin, name) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* A name that is neither a built-in template's nor a file's is refused by the engine, which lists
+ * the names. */
+int chat_template_option(numoe_engine_params *params, struct text *text, const char *value)
+{
+    free(text->data);
+    *text = (struct text){0};
+    params->chat_template = value;
+    if (!is_builtin_template(value) && (strchr(value, '/') || access(value, F_OK) == 0)) {
+        if (read_text(value, text) != EXIT_OK) {
+            return -1;
+        }
+        params->chat_template = text->data;
+    }
+    return 1;
+}
+
 /* NUMOE_MODEL, then where `make install` puts the embedded model, then where the source tree has
  * it. */
 int model_options_finish(struct model_options *o)

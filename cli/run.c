@@ -14,6 +14,7 @@ struct run_options {
     const char *prompt, *file; /* at most one of them; neither: stdin, or the default */
     const char **stop;         /* [n_stop] */
     size_t n_stop;
+    struct text chat_template; /* if from a file */
     uint64_t max_tokens;
     bool chat, raw, ignore_eog;
 };
@@ -26,6 +27,7 @@ static const struct option options[] = {
     {"tokens", required_argument, NULL, 'n'},
     {"stop", required_argument, NULL, OPT_STOP},
     {"chat", no_argument, NULL, OPT_CHAT},
+    CHAT_TEMPLATE_OPTION,
     {"raw", no_argument, NULL, OPT_RAW},
     {"ignore-eog", no_argument, NULL, OPT_IGNORE_EOG},
     {0},
@@ -49,6 +51,8 @@ static int run_option(struct run_options *o, int opt, const char *value)
     case OPT_CHAT:
         o->chat = true;
         return 1;
+    case OPT_CHAT_TEMPLATE:
+        return chat_template_option(&o->model.params, &o->chat_template, value);
     case OPT_RAW:
         o->raw = true;
         return 1;
@@ -250,6 +254,7 @@ static int run(int argc, char **argv)
         exit_status = run_model(&o);
     }
     free(o.stop);
+    free(o.chat_template.data);
     return exit_status;
 }
 
@@ -270,7 +275,7 @@ const struct command command_run = {
         "                        is not part of it\n"
         "  -n, --tokens N        at most N tokens (default: 512)\n"
         "      --chat            the text is a user's message to be answered, in the model's own\n"
-        "                        chat form\n"
+        "                        chat form\n" CHAT_TEMPLATE_HELP
         "      --raw             the text is continued as it is, special tokens such as <|User|>\n"
         "                        understood (the default)\n"
         "      --stop TEXT       stop before this text; may be given several times\n"

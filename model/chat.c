@@ -1,392 +1,332 @@
-/* Chat templates that are recognised by what they contain, and what each form makes of a
- * conversation. Templates are programs (Jinja); nothing is run here. A form says which fragments
- * its templates have and which they must not have, so that a template that does something else is
- * refused instead of rendered almost right.
+/* Chat templates: which one, and with what. The template is run by jinja.h; here is what
+ * transformers does around it: the variables that templates expect, the template for tools where a
+ * file has one of its own for them.
  */
-#ifndef _GNU_SOURCE
-#define _GNU_SOURCE /* memmem */
-#endif
 #include "model/chat.h"
 
+#include <stdio.h>
 #include <string.h>
 
-#define DS_USER          "<｜User｜>"
-#define DS_ASSISTANT     "<｜Assistant｜>"
-#define DS_EOS           "<｜end▁of▁sentence｜>"
-#define DS_THINK_NEWLINE "'" DS_ASSISTANT "<think>\\n'"
+#include "model/jinja.h"
 
-struct chat_job {
-    struct gguf_string template;
+#define OWN_KEY   "tokenizer.chat_template"
+#define TOOLS_KEY "tokenizer.chat_template.tool_use"
+
+struct chat {
+    const struct gguf *g;
     const struct tokenizer *tok;
-    const numoe_message *message;
-    size_t n_message;
-    bool add_generation_prompt;
-    struct strbuf *out;
+    struct strbuf source; /* empty: the file's own */
 };
 
-struct chat_form {
-    const char *has[5];
-    const char *lacks[7];
-    numoe_status (*render)(const struct chat_job *job, numoe_error *err);
+/* A template and what to call it. */
+struct source {
+    const char *name;
+    struct gguf_string text;
+    bool in_file;
 };
 
-/* ------------------------------------------------------------------ text */
+/* ------------------------------------------------------------------ which template */
 
-static const char *find_text(const char *text, size_t n, const char *what)
+/* "chatml, deepseek-v2 ..." */
+static numoe_status fail_choice(numoe_status status, const char *what, numoe_error *err)
 {
-    return memmem(text, n, what, strlen(what));
-}
+    struct strbuf names = {0};
+    const char *name;
 
-static bool template_has(const struct chat_job *job, const char *what)
-{
-    return find_text(job->template.data, job->template.len, what) != NULL;
-}
-
-static bool is_role(const numoe_message *m, const char *role)
-{
-    return strcmp(m->role, role) == 0;
-}
-
-static numoe_status put(const struct chat_job *job, const char *text, numoe_error *err)
-{
-    return strbuf_append(job->out, text, strlen(text), err);
-}
-
-/* Each of up to four strings; NULL ends the list. */
-static numoe_status put_all(const struct chat_job *job, numoe_error *err, const char *const text[4])
-{
-    for (size_t i = 0; i < 4 && text[i] != NULL; i++) {
-        FORWARD_IF(put(job, text[i], err));
-    }
-    return NUMOE_OK;
-}
-#define PUT(job, err, ...) put_all(job, err, (const char *const[4]){__VA_ARGS__})
-
-static numoe_status put_token(const struct chat_job *job, int32_t id, numoe_error *err)
-{
-    size_t n = 0;
-    const char *text = tokenizer_text(job->tok, id, true, &n);
-    return text == NULL ? NUMOE_OK : strbuf_append(job->out, text, n, err);
-}
-
-/* What follows the last (or first) "</think>"; all of it where there is none. */
-static const char *after_thinking(const char *content, bool last)
-{
-    const char end[] = "</think>";
-    const char *found = strstr(content, end);
-
-    while (found != NULL) {
-        content = found + strlen(end);
-        found = last ? strstr(content, end) : NULL;
-    }
-    return content;
-}
-
-static const char *skip_newlines(const char *text)
-{
-    return text + strspn(text, "\n");
-}
-
-/* ------------------------------------------------------------------ DeepSeek */
-
-static numoe_status render_deepseek_v2(const struct chat_job *job, numoe_error *err)
-{
-    FORWARD_IF(put_token(job, tokenizer_bos(job->tok), err));
-    for (size_t i = 0; i < job->n_message; i++) {
-        const numoe_message *m = &job->message[i];
-        if (is_role(m, "user")) {
-            FORWARD_IF(PUT(job, err, "User: ", m->content, "\n\n"));
-        } else if (is_role(m, "assistant")) {
-            FORWARD_IF(PUT(job, err, "Assistant: ", m->content));
-            FORWARD_IF(put_token(job, tokenizer_eos(job->tok), err));
-        } else {
-            FORWARD_IF(PUT(job, err, m->content, "\n\n"));
+    for (size_t i = 0; (name = chat_builtin_name(i)) != NULL; i++) {
+        if (strbuf_printf(&names, err, "%s%s", i == 0 ? "" : ", ", name) != NUMOE_OK) {
+            break;
         }
     }
-    return job->add_generation_prompt ? put(job, "Assistant:", err) : NUMOE_OK;
+    status = status_fail(err, status, "%s: name one with --chat-template: a file, or one of %s",
+                         what, names.data == NULL ? "" : names.data);
+    strbuf_fini(&names);
+    return status;
 }
 
-/* System messages stay where they are. */
-static numoe_status render_deepseek_in_order(const struct chat_job *job, numoe_error *err)
+static bool is_template(const char *text)
 {
-    FORWARD_IF(put_token(job, tokenizer_bos(job->tok), err));
-    for (size_t i = 0; i < job->n_message; i++) {
-        const numoe_message *m = &job->message[i];
-        if (is_role(m, "user")) {
-            FORWARD_IF(PUT(job, err, DS_USER, m->content));
-        } else if (is_role(m, "assistant")) {
-            FORWARD_IF(PUT(job, err, DS_ASSISTANT, m->content, DS_EOS));
-        } else {
-            FORWARD_IF(put(job, m->content, err));
-        }
-    }
-    return job->add_generation_prompt ? put(job, DS_ASSISTANT, err) : NUMOE_OK;
+    return strstr(text, "{{") != NULL || strstr(text, "{%") != NULL;
 }
 
-/* BOS and the system messages: joined by an empty line, or the last of them alone (V2.5, R1). */
-static numoe_status put_deepseek_system(const struct chat_job *job, numoe_error *err)
+static numoe_status find_named(const char *source, struct source *out, numoe_error *err)
 {
-    bool joined = template_has(job, "is_first_sp");
-    size_t start;
+    const char *builtin = chat_builtin_text(source);
+    char what[120];
 
-    FORWARD_IF(put_token(job, tokenizer_bos(job->tok), err));
-    start = job->out->len;
-    for (size_t i = 0, n = 0; i < job->n_message; i++) {
-        if (is_role(&job->message[i], "system")) {
-            if (!joined) {
-                job->out->len = start;
-            }
-            FORWARD_IF(PUT(job, err, joined && n > 0 ? "\n\n" : "", job->message[i].content));
-            n++;
-        }
+    if (builtin == NULL && !is_template(source)) {
+        snprintf(what, sizeof(what), "\"%.60s\" is no chat template", source);
+        return fail_choice(NUMOE_E_INPUT, what, err);
     }
+    *out = (struct source){.name = builtin != NULL ? source : "chat template",
+                           .text.data = builtin != NULL ? builtin : source};
+    out->text.len = strlen(out->text.data);
     return NUMOE_OK;
 }
 
-/* V2.5, V3, R1. */
-static numoe_status render_deepseek_v3(const struct chat_job *job, numoe_error *err)
+static numoe_status find_in_file(const struct gguf *g, bool for_tools, struct source *out,
+                                 numoe_error *err)
 {
-    bool user_eos = template_has(job, "'" DS_USER "' + message['content'] + '" DS_EOS "'");
-    bool cut = template_has(job, "content.split('</think>')[-1]");
-    bool think = template_has(job, DS_THINK_NEWLINE);
+    struct source s = {.in_file = true};
 
-    FORWARD_IF(put_deepseek_system(job, err));
-    for (size_t i = 0; i < job->n_message; i++) {
-        const numoe_message *m = &job->message[i];
-        if (is_role(m, "user")) {
-            FORWARD_IF(PUT(job, err, DS_USER, m->content, user_eos ? DS_EOS : ""));
-        } else if (is_role(m, "assistant")) {
-            const char *content = cut ? after_thinking(m->content, true) : m->content;
-            FORWARD_IF(PUT(job, err, DS_ASSISTANT, content, DS_EOS));
-        }
+    if (for_tools) {
+        s.name = TOOLS_KEY;
+        FORWARD_IF(gguf_get_string(g, TOOLS_KEY, false, &s.text, err));
     }
-    return job->add_generation_prompt ? PUT(job, err, DS_ASSISTANT, think ? "<think>\n" : "")
-                                      : NUMOE_OK;
+    if (s.text.len == 0) {
+        s.name = OWN_KEY;
+        FORWARD_IF(gguf_get_string(g, OWN_KEY, false, &s.text, err));
+    }
+    if (s.text.len == 0) {
+        return fail_choice(NUMOE_E_SUPPORT, "the model's file has no " OWN_KEY, err);
+    }
+    *out = s;
+    return NUMOE_OK;
 }
 
-/* V3.1: an answer has its header only after a question, with thinking switched off. */
-static numoe_status render_deepseek_v31(const struct chat_job *job, numoe_error *err)
+/* A text that is no template is the fault of who wrote the file, not of the request. */
+static numoe_status parse_source(const struct source *s, struct jinja_template **out,
+                                 numoe_error *err)
 {
-    const char *no_think = template_has(job, "'<think></think>'") ? "<think></think>" : "</think>";
-    bool asked = false;
+    numoe_status status = jinja_parse(s->text.data, s->text.len, out, err);
 
-    FORWARD_IF(put_deepseek_system(job, err));
-    for (size_t i = 0; i < job->n_message; i++) {
-        const numoe_message *m = &job->message[i];
-        if (is_role(m, "user")) {
-            asked = true;
-            FORWARD_IF(PUT(job, err, DS_USER, m->content));
-        } else if (is_role(m, "assistant")) {
-            if (asked) {
-                FORWARD_IF(PUT(job, err, DS_ASSISTANT, no_think));
-            }
-            asked = false;
-            FORWARD_IF(PUT(job, err, after_thinking(m->content, false), DS_EOS));
+    if (status == NUMOE_E_INPUT && s->in_file) {
+        status = NUMOE_E_FILE_FORMAT;
+        if (err != NULL) {
+            err->status = status;
         }
     }
-    return job->add_generation_prompt && asked ? PUT(job, err, DS_ASSISTANT, no_think) : NUMOE_OK;
+    return status == NUMOE_OK ? status : status_context(err, status, "%s", s->name);
 }
 
-/* ------------------------------------------------------------------ ChatML */
-
-/* The system prompt that some templates begin with where the conversation has none of its own: a
- * literal between the header and <|im_end|>. */
-static numoe_status put_default_system(const struct chat_job *job, numoe_error *err)
+static numoe_status check_source(const char *text, numoe_error *err)
 {
-    const char header[] = "<|im_start|>system\\n", end[] = "<|im_end|>";
-    const char *text = job->template.data, *stop = text + job->template.len;
+    struct jinja_template *t;
+    struct source s;
 
-    while ((text = find_text(text, (size_t)(stop - text), header)) != NULL) {
-        text += strlen(header);
-        const char *close = find_text(text, (size_t)(stop - text), end);
-        size_t n = close == NULL ? 0 : (size_t)(close - text);
-        if (n > 0 && memchr(text, '\'', n) == NULL && memchr(text, '"', n) == NULL &&
-            memchr(text, '\\', n) == NULL) {
-            FORWARD_IF(put(job, "<|im_start|>system\n", err));
-            FORWARD_IF(strbuf_append(job->out, text, n, err));
-            return put(job, "<|im_end|>\n", err);
-        }
+    FORWARD_IF(find_named(text, &s, err));
+    FORWARD_IF(parse_source(&s, &t, err));
+    jinja_free(t);
+    return NUMOE_OK;
+}
+
+numoe_status chat_open(const struct gguf *g, const struct tokenizer *tok, const char *source,
+                       struct chat **out, numoe_error *err)
+{
+    struct chat *chat;
+
+    if (source != NULL) {
+        FORWARD_IF(check_source(source, err));
+    }
+    FORWARD_IF(mem_new(&chat, 1, sizeof(*chat), "chat template", err));
+    chat->g = g;
+    chat->tok = tok;
+    numoe_status status =
+        source == NULL ? NUMOE_OK : strbuf_append(&chat->source, source, strlen(source), err);
+    if (status != NUMOE_OK) {
+        chat_close(chat);
+        return status;
+    }
+    *out = chat;
+    return NUMOE_OK;
+}
+
+void chat_close(struct chat *chat)
+{
+    if (chat != NULL) {
+        strbuf_fini(&chat->source);
+        mem_free(chat);
+    }
+}
+
+/* ------------------------------------------------------------------ with what */
+
+static numoe_status fail_memory(numoe_error *err)
+{
+    return status_fail(err, NUMOE_E_MEMORY, "chat: no memory for the conversation");
+}
+
+/* Takes value over; false where there is no memory, or no value for that reason. */
+static bool set(json_t *object, const char *name, json_t *value)
+{
+    return json_object_set_new_nocheck(object, name, value) == 0;
+}
+
+/* Texts may hold invalid UTF-8, which is tokenized bytewise. */
+static json_t *new_text(const char *text, size_t n)
+{
+    return json_stringn_nocheck(text, n);
+}
+
+/* A plain conversation has no other roles: most templates would leave their messages out silently. */
+static numoe_status check_message(const numoe_message *m, size_t i, numoe_error *err)
+{
+    if (m->role == NULL || m->content == NULL) {
+        return status_fail(err, NUMOE_E_INPUT, "message %zu: lacks a role or content", i);
+    }
+    if (strcmp(m->role, "system") != 0 && strcmp(m->role, "user") != 0 &&
+        strcmp(m->role, "assistant") != 0) {
+        return status_fail(err, NUMOE_E_INPUT,
+                           "message %zu: role \"%.20s\" is none of \"system\", \"user\", "
+                           "\"assistant\"",
+                           i, m->role);
     }
     return NUMOE_OK;
 }
 
-/* The last message with a question in it: not one that only reports what a tool said. */
-static size_t last_query(const struct chat_job *job)
+numoe_status chat_request(const numoe_message *messages, size_t n_message,
+                          bool add_generation_prompt, json_t **out, numoe_error *err)
 {
-    const char open[] = "<tool_response>", close[] = "</tool_response>";
+    json_t *request = json_object(), *list = json_array();
+    bool ok = set(request, "messages", list) &&
+              set(request, "add_generation_prompt", json_boolean(add_generation_prompt));
 
-    for (size_t i = job->n_message; i-- > 0;) {
-        const char *content = job->message[i].content;
-        size_t n = strlen(content);
-        bool report = n >= strlen(close) && strncmp(content, open, strlen(open)) == 0 &&
-                      strcmp(content + n - strlen(close), close) == 0;
-        if (is_role(&job->message[i], "user") && !report) {
-            return i;
-        }
-    }
-    return job->n_message == 0 ? 0 : job->n_message - 1;
-}
-
-/* Thoughts of an answer as Qwen3 shows them again: between the last "<think>" before the first
- * "</think>" and that, without line breaks around. */
-static void find_thoughts(const char *content, const char **text, size_t *n)
-{
-    const char open[] = "<think>";
-    const char *end = strstr(content, "</think>"), *next;
-
-    *text = "";
-    *n = 0;
-    if (end == NULL) {
-        return;
-    }
-    while ((next = find_text(content, (size_t)(end - content), open)) != NULL) {
-        content = next + strlen(open);
-    }
-    while (content < end && *content == '\n') {
-        content++;
-    }
-    while (end > content && end[-1] == '\n') {
-        end--;
-    }
-    *text = content;
-    *n = (size_t)(end - content);
-}
-
-/* Qwen3: answers after the last question keep their thoughts, earlier ones lose them. */
-static numoe_status put_qwen3_answer(const struct chat_job *job, size_t i, numoe_error *err)
-{
-    const char *content = job->message[i].content, *thoughts;
-    const char *answer = after_thinking(content, true);
-    size_t n;
-
-    find_thoughts(content, &thoughts, &n);
-    answer = answer == content ? content : skip_newlines(answer);
-    if (i > last_query(job) && (i + 1 == job->n_message || n > 0)) {
-        FORWARD_IF(put(job, "<think>\n", err));
-        FORWARD_IF(strbuf_append(job->out, thoughts, n, err));
-        FORWARD_IF(put(job, "\n</think>\n\n", err));
-        answer = skip_newlines(answer);
-    }
-    return put(job, answer, err);
-}
-
-static numoe_status render_chatml(const struct chat_job *job, numoe_error *err)
-{
-    bool keep_last = template_has(job, "last_query_index");
-    bool cut = template_has(job, "message.content.split('</think>')[-1].lstrip('\\n')");
-    bool think = template_has(job, "<|im_start|>assistant\\n<think>\\n'");
-
-    if (template_has(job, "bos_token")) {
-        FORWARD_IF(put_token(job, tokenizer_bos(job->tok), err));
-    }
-    if (job->n_message > 0 && !is_role(&job->message[0], "system")) {
-        FORWARD_IF(put_default_system(job, err));
-    }
-    for (size_t i = 0; i < job->n_message; i++) {
-        const numoe_message *m = &job->message[i];
-        FORWARD_IF(PUT(job, err, "<|im_start|>", m->role, "\n"));
-        if (is_role(m, "assistant") && keep_last) {
-            FORWARD_IF(put_qwen3_answer(job, i, err));
-        } else if (is_role(m, "assistant") && cut) {
-            FORWARD_IF(put(job, skip_newlines(after_thinking(m->content, true)), err));
-        } else {
-            FORWARD_IF(put(job, m->content, err));
-        }
-        FORWARD_IF(put(job, "<|im_end|>\n", err));
-    }
-    return job->add_generation_prompt
-               ? PUT(job, err, "<|im_start|>assistant\n", think ? "<think>\n" : "")
-               : NUMOE_OK;
-}
-
-/* ------------------------------------------------------------------ forms */
-
-static const struct chat_form forms[] = {
-    {.has = {"'User: ' + message['content'] + '\\n\\n'", "'Assistant: ' + message['content'] + eos",
-             "'Assistant:'", "bos_token"},
-     .lacks = {"<｜", "<|", "strip", "trim"},
-     .render = render_deepseek_v2},
-    {.has = {"'" DS_USER "' + message['content'] }}", "'" DS_ASSISTANT "' + message['content'] + '",
-             "bos_token"},
-     .lacks = {"namespace", "think", "strip", "trim", "macro"},
-     .render = render_deepseek_in_order},
-    {.has = {"'" DS_USER "' + message['content']", "ns.is_last_user", "ns.system_prompt",
-             "content.split('</think>', 1)[1]", "bos_token"},
-     .lacks = {"DSML", "macro"},
-     .render = render_deepseek_v31},
-    {.has = {"'" DS_USER "' + message['content']", "'" DS_ASSISTANT, DS_EOS, "ns.system_prompt",
-             "bos_token"},
-     .lacks = {"DSML", "is_last_user", "render_", "strip", "trim"},
-     .render = render_deepseek_v3},
-    {.has = {"<|im_start|>assistant\\n", "<|im_end|>", "add_generation_prompt"},
-     .lacks = {"macro ", "raise_exception", "trim", "eos_token",
-               "loop.last and add_generation_prompt", "<｜", "upper"},
-     .render = render_chatml},
-};
-
-static bool has_form(const struct chat_job *job, const struct chat_form *form)
-{
-    for (size_t i = 0; i < ARRAY_LEN(form->has) && form->has[i] != NULL; i++) {
-        if (!template_has(job, form->has[i])) {
-            return false;
-        }
-    }
-    for (size_t i = 0; i < ARRAY_LEN(form->lacks) && form->lacks[i] != NULL; i++) {
-        if (template_has(job, form->lacks[i])) {
-            return false;
-        }
-    }
-    return true;
-}
-
-static numoe_status check_messages(const struct chat_job *job, numoe_error *err)
-{
-    for (size_t i = 0; i < job->n_message; i++) {
-        const numoe_message *m = &job->message[i];
-        if (m->role == NULL || m->content == NULL) {
-            return status_fail(err, NUMOE_E_INPUT, "message %zu: lacks a role or content", i);
-        }
-        if (!is_role(m, "system") && !is_role(m, "user") && !is_role(m, "assistant")) {
-            return status_fail(
-                err, NUMOE_E_INPUT,
-                "message %zu: role \"%.20s\" is none of \"system\", \"user\", \"assistant\"", i,
-                m->role);
-        }
-    }
-    return NUMOE_OK;
-}
-
-numoe_status chat_render(const struct gguf *g, const struct tokenizer *tok,
-                         const numoe_message *messages, size_t n_message,
-                         bool add_generation_prompt, struct strbuf *out, numoe_error *err)
-{
-    struct chat_job job = {
-        .tok = tok,
-        .message = messages,
-        .n_message = n_message,
-        .add_generation_prompt = add_generation_prompt,
-        .out = out,
-    };
-    size_t before = out->len;
-
-    FORWARD_IF(check_messages(&job, err));
-    FORWARD_IF(gguf_get_string(g, "tokenizer.chat_template", false, &job.template, err));
-    if (job.template.len == 0) {
-        return status_fail(err, NUMOE_E_SUPPORT,
-                           "tokenizer.chat_template: is missing: the model has no form for chat");
-    }
-    for (size_t i = 0; i < ARRAY_LEN(forms); i++) {
-        if (has_form(&job, &forms[i])) {
-            numoe_status status = forms[i].render(&job, err);
-            if (status != NUMOE_OK && out->data != NULL) {
-                out->len = before;
-                out->data[before] = '\0';
-            }
+    for (size_t i = 0; i < n_message && ok; i++) {
+        const numoe_message *m = &messages[i];
+        numoe_status status = check_message(m, i, err);
+        if (status != NUMOE_OK) {
+            json_decref(request);
             return status;
         }
+        json_t *message = json_object();
+        ok = set(message, "role", new_text(m->role, strlen(m->role))) &&
+             set(message, "content", new_text(m->content, strlen(m->content)));
+        ok = json_array_append_new(list, message) == 0 && ok;
     }
-    return status_fail(err, NUMOE_E_SUPPORT,
-                       "tokenizer.chat_template: is none of the known forms (DeepSeek V2 to V3.1, "
-                       "ChatML); it begins \"%.*s\"",
-                       (int)MIN(job.template.len, 80), job.template.data);
+    if (!ok) {
+        json_decref(request);
+        return fail_memory(err);
+    }
+    *out = request;
+    return NUMOE_OK;
+}
+
+static numoe_status check_messages(const json_t *messages, numoe_error *err)
+{
+    if (!json_is_array(messages) || json_array_size(messages) == 0) {
+        return status_fail(err, NUMOE_E_INPUT,
+                           "messages: must be a list with one message at least");
+    }
+    for (size_t i = 0; i < json_array_size(messages); i++) {
+        const json_t *role = json_object_get(json_array_get(messages, i), "role");
+        if (!json_is_string(role)) {
+            return status_fail(err, NUMOE_E_INPUT, "message %zu: lacks a role", i);
+        }
+    }
+    return NUMOE_OK;
+}
+
+/* Arguments of a call as clients send them, a text with an object in it, become that object: it is
+ * what templates expect. Any other text stays. */
+static numoe_status open_arguments(json_t *call, numoe_error *err)
+{
+    json_t *inner = json_object_get(call, "function");
+    json_t *holder = json_is_object(inner) ? inner : call;
+    const json_t *text = json_object_get(holder, "arguments");
+
+    if (json_is_string(text)) {
+        json_t *arguments = json_loadb(json_string_value(text), json_string_length(text), 0, NULL);
+        if (json_is_object(arguments)) {
+            return set(holder, "arguments", arguments) ? NUMOE_OK : fail_memory(err);
+        }
+        json_decref(arguments);
+    }
+    return NUMOE_OK;
+}
+
+/* A copy of the messages, with the arguments of all calls taken apart. */
+static numoe_status copy_messages(const json_t *messages, json_t **out, numoe_error *err)
+{
+    json_t *copy = json_deep_copy(messages), *message, *call;
+    size_t i, k;
+
+    if (copy == NULL) {
+        return fail_memory(err);
+    }
+    json_array_foreach(copy, i,
+                       message){json_array_foreach(json_object_get(message, "tool_calls"), k, call){
+        numoe_status status = open_arguments(call, err);
+    if (status != NUMOE_OK) {
+        json_decref(copy);
+        return status;
+    }
+}
+}
+*out = copy;
+return NUMOE_OK;
+}
+
+static json_t *token_text(const struct chat *chat, int32_t id)
+{
+    size_t n = 0;
+    const char *text = tokenizer_text(chat->tok, id, true, &n);
+    return new_text(text == NULL ? "" : text, text == NULL ? 0 : n);
+}
+
+static numoe_status make_variables(const struct chat *chat, const json_t *request, json_t **out,
+                                   numoe_error *err)
+{
+    json_t *messages = NULL, *v = json_object();
+
+    numoe_status status = copy_messages(json_object_get(request, "messages"), &messages, err);
+    if (status != NUMOE_OK) {
+        json_decref(v);
+        return status;
+    }
+    bool ok = set(v, "bos_token", token_text(chat, tokenizer_bos(chat->tok))) &&
+              set(v, "eos_token", token_text(chat, tokenizer_eos(chat->tok))) &&
+              set(v, "add_generation_prompt", json_true()) && set(v, "tools", json_null()) &&
+              set(v, "documents", json_null()) && json_object_update(v, (json_t *)request) == 0;
+    ok = set(v, "messages", messages) && ok;
+    if (!ok) {
+        json_decref(v);
+        return fail_memory(err);
+    }
+    json_object_del(v, "chat_template");
+    *out = v;
+    return NUMOE_OK;
+}
+
+/* ------------------------------------------------------------------ rendering */
+
+static numoe_status find_source(const struct chat *chat, const json_t *request, struct source *out,
+                                numoe_error *err)
+{
+    const json_t *named = json_object_get(request, "chat_template");
+
+    if (named != NULL && !json_is_null(named)) {
+        if (!json_is_string(named)) {
+            return status_fail(err, NUMOE_E_INPUT, "chat_template: must be a string");
+        }
+        return find_named(json_string_value(named), out, err);
+    }
+    if (chat->source.len > 0) {
+        return find_named(chat->source.data, out, err);
+    }
+    bool for_tools = json_array_size(json_object_get(request, "tools")) > 0;
+    return find_in_file(chat->g, for_tools, out, err);
+}
+
+numoe_status chat_render(const struct chat *chat, const json_t *request, int64_t now_seconds,
+                         struct strbuf *out, numoe_error *err)
+{
+    const struct jinja_options options = {.now_seconds = now_seconds};
+    struct jinja_template *t = NULL;
+    json_t *variables = NULL;
+    struct source source;
+
+    FORWARD_IF(check_messages(json_object_get(request, "messages"), err));
+    FORWARD_IF(find_source(chat, request, &source, err));
+    numoe_status status = parse_source(&source, &t, err);
+    if (status != NUMOE_OK) {
+        return status;
+    }
+    status = make_variables(chat, request, &variables, err);
+    if (status == NUMOE_OK) {
+        status = jinja_render(t, variables, &options, out, err);
+        status = status == NUMOE_OK ? status : status_context(err, status, "%s", source.name);
+    }
+    json_decref(variables);
+    jinja_free(t);
+    return status;
 }

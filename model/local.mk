@@ -1,5 +1,6 @@
 core_sources += \
 	model/chat.c model/chat.h \
+	model/chat-builtin.c \
 	model/detokenizer.c \
 	model/arch.c model/arch.h \
 	model/arch-deepseek2.c \

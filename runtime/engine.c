@@ -175,6 +175,7 @@ static void engine_free(numoe_engine *e)
     step_free(e->step);
     store_free(e->store);
     pools_free(e->pools);
+    chat_close(e->chat);
     tokenizer_close(e->tok);
     model_close(e->model);
     topo_free(e->topo);
@@ -214,6 +215,7 @@ static numoe_status engine_load(numoe_engine *e, const numoe_engine_params *para
     if (status != NUMOE_OK) {
         return status_context(err, status, "%s", params->model_path);
     }
+    FORWARD_IF(chat_open(e->model->gguf, e->tok, params->chat_template, &e->chat, err));
     e->kv_f16 = kv_is_f16(params->kv_type, e->model);
     e->chunk_tokens = params->chunk_tokens ? params->chunk_tokens : CHUNK_TOKENS_DEFAULT;
     FORWARD_IF(mem_new(&e->token, e->chunk_tokens, sizeof *e->token, "batch", err));
@@ -283,25 +285,4 @@ int32_t numoe_token_bos(const numoe_engine *engine)
 bool numoe_token_is_eog(const numoe_engine *engine, int32_t id)
 {
     return tokenizer_is_eog(engine->tok, id);
-}
-
-numoe_status numoe_chat_render(const numoe_engine *engine, const numoe_message *messages,
-                               size_t n_message, bool add_generation_prompt, char **text,
-                               numoe_error *err)
-{
-    struct strbuf b = {0};
-
-    numoe_status status = chat_render(engine->model->gguf, engine->tok, messages, n_message,
-                                      add_generation_prompt, &b, err);
-    if (status == NUMOE_OK) {
-        /* A copy of its own, because the caller releases it with the C library's free(). */
-        char *copy = strdup(b.data ? b.data : "");
-        if (copy) {
-            *text = copy;
-        } else {
-            status = status_fail(err, NUMOE_E_MEMORY, "no memory for a prompt of %zu bytes", b.len);
-        }
-    }
-    strbuf_fini(&b);
-    return status;
 }

@@ -21,6 +21,7 @@ struct numoe_engine {
     struct topo *topo;
     struct model *model;
     struct tokenizer *tok;
+    struct chat *chat;
     struct pools *pools;
     struct store *store;
     struct step *step;

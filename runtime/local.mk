@@ -2,6 +2,7 @@ core_sources += \
 	runtime/engine.c runtime/engine.h \
 	runtime/generate.c \
 	runtime/place.c runtime/place.h \
+	runtime/render.c \
 	runtime/sampler.c runtime/sampler.h \
 	runtime/session.c \
 	runtime/step.c runtime/step.h

@@ -105,6 +105,7 @@ typedef struct numoe_engine_params {
     double replica_percent;      /* ... or, if above 0, percent of one copy of all weights */
     const char *expert_stats;    /* NULL, or a file that numoe_engine_save_stats() wrote */
     const char *plan;            /* NULL, or a file that numoe_plan_print() wrote: instead of all this */
+    const char *chat_template;   /* in place of the file's own (NULL): a built-in name or a text */
     numoe_progress_fn progress;  /* may be NULL */
     void *progress_arg;
 } numoe_engine_params;
@@ -197,13 +198,25 @@ typedef struct numoe_message {
     const char *content;
 } numoe_message;
 
-/* Renders messages with the model's chat template; with `add_generation_prompt` the text ends where
- * the assistant's answer begins. *text is NUL-terminated, owned by the caller: free(). Tokenize it
- * with NUMOE_TOKENIZE_SPECIAL only: it holds BOS itself where the template has one.
- * NUMOE_E_SUPPORT if the template is not one that is known. */
+/* Renders messages with the model's chat template (Jinja), or the one named when the engine was
+ * opened; with `add_generation_prompt` the text ends where the assistant's answer begins. *text is
+ * NUL-terminated, owned by the caller: free(). Tokenize it with NUMOE_TOKENIZE_SPECIAL only: it holds
+ * BOS itself where the template has one. NUMOE_E_SUPPORT if the model has no template, or it uses
+ * what is not supported; NUMOE_E_INPUT if it refuses these messages. */
 NUMOE_API numoe_status numoe_chat_render(const numoe_engine *engine, const numoe_message *messages,
                                          size_t n_message, bool add_generation_prompt, char **text,
                                          numoe_error *err);
+
+/* The same for everything else that templates know, as JSON: an object with "messages", a list of
+ * objects as chat APIs have them (role; content, a string or a list of parts; tool_calls,
+ * tool_call_id, name, reasoning_content ...), and what the template is to know besides: "tools",
+ * "documents", "enable_thinking", "reasoning_effort" ... "add_generation_prompt" is true where it is
+ * missing. "chat_template" names another template for this time. */
+NUMOE_API numoe_status numoe_chat_render_json(const numoe_engine *engine, const char *json,
+                                              size_t json_bytes, char **text, numoe_error *err);
+
+/* Names of built-in templates, i = 0, 1 ...; NULL behind the last one. Any thread. */
+NUMOE_API const char *numoe_chat_template_name(size_t i);
 
 /* ------------------------------------------------------------------ sessions */
 

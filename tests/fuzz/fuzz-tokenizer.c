@@ -178,10 +178,12 @@ static void check_line(const numoe_error *err)
 static void try_file(const uint8_t *data, size_t size)
 {
     static const char text[] = "Hello <s>  world\n\n123 \xff\xe4\xb8\xad aab</s>";
-    static const numoe_message chat[] = {
+    static const numoe_message messages[] = {
         {"system", "a"}, {"user", "b"}, {"assistant", "<think>c</think>d"}, {"user", "e"}};
     numoe_error err = {0};
     struct tokenizer *tok;
+    struct chat *chat;
+    json_t *request;
     struct strbuf out = {0};
     struct gguf *g = open_bytes(data, size);
 
@@ -191,10 +193,14 @@ static void try_file(const uint8_t *data, size_t size)
     if (tokenizer_open(g, &tok, &err) == NUMOE_OK) {
         try_text(tok, text, strlen(text), 0, false);
         try_text(tok, text, strlen(text), NUMOE_TOKENIZE_BOS | NUMOE_TOKENIZE_SPECIAL, false);
-        if (chat_render(g, tok, chat, ARRAY_LEN(chat), true, &out, &err) != NUMOE_OK) {
+        REQUIRE(chat_request(messages, ARRAY_LEN(messages), true, &request, NULL) == NUMOE_OK);
+        REQUIRE(chat_open(g, tok, NULL, &chat, NULL) == NUMOE_OK);
+        if (chat_render(chat, request, 0, &out, &err) != NUMOE_OK) {
             check_line(&err);
         }
         strbuf_fini(&out);
+        chat_close(chat);
+        json_decref(request);
         tokenizer_close(tok);
     } else {
         check_line(&err);

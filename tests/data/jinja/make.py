@@ -6,8 +6,7 @@ does it for chat templates.
 
 small.json      small templates (from small.txt) with what they render to; null where jinja2 fails
 templates.json  conversations, and what the public templates of DATA/templates make of each: a text,
-                or {"error": the message}. Only the results are stored. Results are in order of
-                templates and conversations; texts of several lines share what is the same.
+                or {"error": the message}. Only the results are stored.
 
 Needs the Python package jinja2. Two things are more generous than transformers: lists of the
 variables may be changed, and tojson takes what map and select give.
@@ -176,9 +175,8 @@ def make_templates(data):
 
 
 def compact(results):
-    """A text becomes [a, n, b, m]: what the text of the template's conversation before ends with
-    after its first n characters, m of which are left out at the end, is shared: the text is
-    before[:n] + a + before[len(before) - m:]."""
+    """A text becomes [n, middle, m]: it begins with the first n bytes of the text of the template's
+    conversation before, and ends with the last m bytes of it."""
     for texts in results.values():
         before = ''
         for which, text in texts.items():
@@ -187,7 +185,8 @@ def compact(results):
             n = len(os.path.commonprefix([before, text]))
             rest, old = text[n:][::-1], before[n:][::-1]
             m = len(os.path.commonprefix([rest, old]))
-            texts[which] = [n, text[n:len(text) - m], m]
+            middle = text[n:len(text) - m]
+            texts[which] = [len(text[:n].encode()), middle, len(text[len(text) - m:].encode())]
             before = text
     return results
 
