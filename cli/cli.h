@@ -25,7 +25,8 @@ struct command {
     int (*run)(int argc, char **argv); /* returns an exit status */
 };
 
-extern const struct command command_run, command_chat, command_eval, command_inspect;
+extern const struct command command_run, command_chat, command_eval, command_inspect,
+    command_plan;
 
 /* ------------------------------------------------------------------ errors (main.c) */
 
@@ -44,6 +45,8 @@ enum {
     OPT_STOP, OPT_CHAT, OPT_CHAT_TEMPLATE, OPT_RAW, OPT_IGNORE_EOG,
     OPT_PERPLEXITY, OPT_WINDOW, OPT_LOGITS, OPT_ROUTES,
     OPT_TENSORS,
+    OPT_PLACEMENT, OPT_REPLICA_BUDGET, OPT_EXPERT_STATS, OPT_PLAN,
+    OPT_AUDIT, OPT_EXPERT_STATS_OUT, OPT_JSON,
 };
 /* clang-format on */
 
@@ -60,7 +63,11 @@ struct model_options {
     {"model", required_argument, NULL, 'm'}, {"ctx", required_argument, NULL, 'c'},                \
     {"threads", required_argument, NULL, 't'}, {"quiet", no_argument, NULL, 'q'},                  \
     {"help", no_argument, NULL, 'h'}, {"topology", required_argument, NULL, OPT_TOPOLOGY},         \
-    {"kv", required_argument, NULL, OPT_KV}, {"chunk", required_argument, NULL, OPT_CHUNK}
+    {"kv", required_argument, NULL, OPT_KV}, {"chunk", required_argument, NULL, OPT_CHUNK},        \
+    {"placement", required_argument, NULL, OPT_PLACEMENT},                                         \
+    {"replica-budget", required_argument, NULL, OPT_REPLICA_BUDGET},                               \
+    {"expert-stats", required_argument, NULL, OPT_EXPERT_STATS},                                   \
+    {"plan", required_argument, NULL, OPT_PLAN}
 
 #define CHAT_TEMPLATE_OPTION {"chat-template", required_argument, NULL, OPT_CHAT_TEMPLATE}
 
@@ -82,6 +89,12 @@ struct model_options {
     "      --kv f16|f32      type of the KV cache (default: f32 where the attention's\n"           \
     "                        weights are F32, F16 or BF16, else f16)\n"                            \
     "      --chunk N         most tokens evaluated together (default: 512)\n"                      \
+    "      --placement MODE  of weights on nodes: slice, shard, replicate, interleave, or auto\n"  \
+    "                        (the default; 'numoe plan' says what it comes to)\n"                  \
+    "      --replica-budget SIZE  memory for further copies of the most used experts, for\n"       \
+    "                        shard: 20GiB, or 15% of all weights (default: 0)\n"                   \
+    "      --expert-stats FILE  how often experts are used, from --expert-stats-out\n"             \
+    "      --plan FILE       a plan from 'numoe plan --json', instead of these three\n"            \
     "  -q, --quiet           only the result and errors\n"                                         \
     "  -h, --help            this text\n"
 
@@ -184,6 +197,9 @@ double now_seconds(void);
 /* Opens the engine with a progress bar; an exit status. */
 int open_engine(const struct model_options *o, numoe_engine **engine);
 void report_engine(const numoe_engine *engine);
+/* What nodes read since `since` (their number in numoe_engine_info), for n_token decoded tokens, and
+ * where the pages of their weights are. */
+void report_audit(const numoe_engine *engine, const numoe_traffic *since, size_t n_token);
 void report_sampling(const struct sampling_options *o);
 /* n_evaluated: decode steps, for the speed. */
 void report_generation(numoe_engine *engine, const numoe_generate_result *r, size_t n_evaluated);

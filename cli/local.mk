@@ -10,6 +10,7 @@ numoe_sources += \
 	cli/interrupt.c \
 	cli/main.c \
 	cli/options.c \
+	cli/plan.c \
 	cli/report.c \
 	cli/run.c \
 	cli/text.c

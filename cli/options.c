@@ -104,6 +104,63 @@ static bool parse_kv(const char *text, numoe_kv_type *type)
     return true;
 }
 
+static bool parse_placement(const char *text, numoe_placement *placement)
+{
+    static const char *const name[] = {"auto", "slice", "shard", "replicate", "interleave"};
+
+    for (unsigned i = 0; i < sizeof name / sizeof name[0]; i++) {
+        if (strcmp(text, name[i]) == 0) {
+            *placement = (numoe_placement)i;
+            return true;
+        }
+    }
+    fail(EXIT_INPUT, "--placement: '%s' is none of auto, slice, shard, replicate, interleave",
+         text);
+    return false;
+}
+
+/* "15%", or a size: "20GiB", "500MB", "1000000". */
+static bool parse_budget(const char *text, numoe_engine_params *params)
+{
+    static const struct {
+        const char *name;
+        double bytes;
+    } unit[] = {{"%", 0},
+                {"", 1},
+                {"B", 1},
+                {"kB", 1e3},
+                {"MB", 1e6},
+                {"GB", 1e9},
+                {"TB", 1e12},
+                {"KiB", 1024},
+                {"MiB", 1u << 20},
+                {"GiB", 1u << 30},
+                {"TiB", 1099511627776.0}};
+    char number[32] = "";
+    size_t digits = strspn(text, "0123456789.");
+    const char *rest = text + digits;
+
+    if (digits > 0 && digits < sizeof number) {
+        memcpy(number, text, digits);
+        char *end;
+        double value = strtod(number, &end);
+        for (unsigned i = 0; !*end && i < sizeof unit / sizeof unit[0]; i++) {
+            double bytes = value * unit[i].bytes;
+            if (strcmp(rest, unit[i].name) == 0 && value <= (i == 0 ? 10000 : 1e18) &&
+                bytes <= 1e18) {
+                params->replica_percent = i == 0 ? value : 0;
+                params->replica_bytes = (uint64_t)bytes;
+                return true;
+            }
+        }
+    }
+    fail(EXIT_INPUT,
+         "--replica-budget: '%s' is neither a size such as 20GiB nor a share such as "
+         "15%%",
+         text);
+    return false;
+}
+
 int model_option(struct model_options *o, int opt, const char *value)
 {
     bool ok = true;
@@ -129,6 +186,18 @@ int model_option(struct model_options *o, int opt, const char *value)
         break;
     case OPT_CHUNK:
         ok = parse_unsigned("--chunk", value, 1, MAX_CHUNK, &o->params.chunk_tokens);
+        break;
+    case OPT_PLACEMENT:
+        ok = parse_placement(value, &o->params.placement);
+        break;
+    case OPT_REPLICA_BUDGET:
+        ok = parse_budget(value, &o->params);
+        break;
+    case OPT_EXPERT_STATS:
+        o->params.expert_stats = value;
+        break;
+    case OPT_PLAN:
+        o->params.plan = value;
         break;
     default:
         return 0;

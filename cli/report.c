@@ -107,6 +107,30 @@ void report_engine(const numoe_engine *engine)
     fputs(" of weights a token\n", stderr);
 }
 
+void report_audit(const numoe_engine *engine, const numoe_traffic *since, size_t n_token)
+{
+    numoe_traffic now;
+    numoe_pages pages;
+
+    for (unsigned i = 0; numoe_engine_traffic(engine, i, &now); i++) {
+        fprintf(stderr, "node %-5u ", now.os_node);
+        if (n_token) {
+            print_scaled(stderr, (double)(now.local_bytes - since[i].local_bytes) / n_token, "B");
+            fputs(" of weights a token read locally, ", stderr);
+            print_scaled(stderr, (double)(now.remote_bytes - since[i].remote_bytes) / n_token, "B");
+            fputs(" from other nodes; ", stderr);
+        }
+        numoe_engine_pages(engine, i, &pages);
+        uint64_t n = pages.n_local + pages.n_remote;
+        if (pages.known && n) {
+            fprintf(stderr, "%.4g %% of %llu%s pages local\n", 100.0 * (double)pages.n_local / n,
+                    (unsigned long long)n, pages.sampled ? " looked at" : "");
+        } else {
+            fputs("where its pages are is not known\n", stderr);
+        }
+    }
+}
+
 void report_sampling(const struct sampling_options *o)
 {
     const numoe_sampler_params *p = &o->params;

@@ -16,7 +16,8 @@ struct run_options {
     size_t n_stop;
     struct text chat_template; /* if from a file */
     uint64_t max_tokens;
-    bool chat, raw, ignore_eog;
+    bool chat, raw, ignore_eog, audit;
+    const char *stats_out;
 };
 
 static const struct option options[] = {
@@ -30,6 +31,8 @@ static const struct option options[] = {
     CHAT_TEMPLATE_OPTION,
     {"raw", no_argument, NULL, OPT_RAW},
     {"ignore-eog", no_argument, NULL, OPT_IGNORE_EOG},
+    {"audit", no_argument, NULL, OPT_AUDIT},
+    {"expert-stats-out", required_argument, NULL, OPT_EXPERT_STATS_OUT},
     {0},
 };
 
@@ -58,6 +61,12 @@ static int run_option(struct run_options *o, int opt, const char *value)
         return 1;
     case OPT_IGNORE_EOG:
         o->ignore_eog = true;
+        return 1;
+    case OPT_AUDIT:
+        o->audit = true;
+        return 1;
+    case OPT_EXPERT_STATS_OUT:
+        o->stats_out = value;
         return 1;
     default:
         return 0;
@@ -161,37 +170,78 @@ static int append_prompt(const struct run_options *o, const numoe_engine *engine
     return status == NUMOE_OK ? EXIT_OK : fail_status(&err);
 }
 
+/* The text, and what was read of weights before the first token was decoded. */
+struct run_output {
+    struct text_out text; /* first: callbacks of text_out take this too */
+    const numoe_engine *engine;
+    numoe_traffic *before; /* [n_node] */
+};
+
+static void note_traffic(struct run_output *out)
+{
+    for (unsigned i = 0; numoe_engine_traffic(out->engine, i, &out->before[i]); i++) {
+    }
+}
+
+static void on_prompt(void *run_output, size_t n_done, size_t n_total)
+{
+    struct run_output *out = run_output;
+
+    text_out_prompt(&out->text, n_done, n_total);
+    if (n_done == n_total) {
+        note_traffic(out);
+    }
+}
+
+static int report(const struct run_options *o, numoe_engine *engine,
+                  const numoe_generate_result *result, size_t n_pending,
+                  const struct run_output *out)
+{
+    numoe_error err;
+
+    if (!o->model.quiet) {
+        report_generation(engine, result, result->n_generated - n_pending);
+    }
+    if (o->audit) {
+        report_audit(engine, out->before, result->n_generated - n_pending);
+    }
+    if (o->stats_out && numoe_engine_save_stats(engine, o->stats_out, &err) != NUMOE_OK) {
+        return fail_status(&err);
+    }
+    return EXIT_OK;
+}
+
 static int generate(const struct run_options *o, numoe_engine *engine, numoe_session *session,
                     numoe_sampler *sampler)
 {
-    struct text_out out;
+    struct run_output out = {.engine = engine};
     numoe_generate_result result;
     numoe_error err;
 
-    text_out_init(&out, o->model.quiet);
+    out.before = calloc(numoe_engine_get_info(engine)->n_node, sizeof *out.before);
+    if (!out.before) {
+        return fail(EXIT_LACKING, "no memory for an audit");
+    }
+    text_out_init(&out.text, o->model.quiet);
     numoe_generate_params params = {
         .max_tokens = o->max_tokens,
         .stop = o->stop,
         .n_stop = o->n_stop,
         .ignore_eog = o->ignore_eog,
         .on_text = text_out_write,
-        .on_prompt = text_out_prompt,
+        .on_prompt = on_prompt,
         .arg = &out,
     };
     interrupt_begin(session);
     numoe_status status = numoe_generate(session, sampler, &params, &result, &err);
     interrupt_end();
-    text_out_end(&out);
-    if (status != NUMOE_OK) {
-        return fail_status(&err);
-    }
-    if (out.failed) {
-        return EXIT_WORK;
-    }
-    if (!o->model.quiet) {
-        report_generation(engine, &result, result.n_generated - numoe_session_pending(session));
-    }
-    return EXIT_OK;
+    text_out_end(&out.text);
+    int exit_status = status != NUMOE_OK ? fail_status(&err)
+                      : out.text.failed
+                          ? EXIT_WORK
+                          : report(o, engine, &result, numoe_session_pending(session), &out);
+    free(out.before);
+    return exit_status;
 }
 
 static int run_engine(const struct run_options *o, numoe_engine *engine, const struct text *prompt)
@@ -280,6 +330,10 @@ const struct command command_run = {
         "                        understood (the default)\n"
         "      --stop TEXT       stop before this text; may be given several times\n"
         "      --ignore-eog      go on where the model ends its turn\n"
+        "      --audit           what each node read of weights for a token, from its own memory "
+        "and\n"
+        "                        from other nodes, and where the pages of its weights are\n"
+        "      --expert-stats-out FILE  how often each expert was used, for --expert-stats\n"
         "\n" SAMPLING_OPTIONS_HELP "\n" MODEL_OPTIONS_HELP "\n"
         "Ctrl-C ends the generation: the text so far stays, the exit status is 0. A second one\n"
         "ends the program at once, with status 130.\n",

@@ -155,6 +155,27 @@ bool numoe_engine_traffic(const numoe_engine *engine, unsigned index, numoe_traf
     return true;
 }
 
+bool numoe_engine_pages(const numoe_engine *engine, unsigned index, numoe_pages *pages)
+{
+    struct audit audit = {0};
+
+    if (index >= engine->info.n_node) {
+        return false;
+    }
+    if (engine->topo->is_this_machine) {
+        store_audit(engine->store, engine->topo, index, &audit);
+    }
+    *pages = (numoe_pages){
+        .os_node = engine->topo->node[index].os_index,
+        .n_local = audit.n_local,
+        .n_remote = audit.n_remote,
+        .n_absent = audit.n_absent,
+        .sampled = audit.is_sampled,
+        .known = engine->topo->is_this_machine && !audit.is_unknown,
+    };
+    return true;
+}
+
 numoe_status numoe_engine_save_stats(const numoe_engine *engine, const char *path,
                                      numoe_error *err)
 {

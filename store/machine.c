@@ -3,6 +3,7 @@
 #include "store/placement.h"
 
 #define ASSUMED_WORKER_BPS 10e9
+#define ASSUMED_NODE_BPS   200e9
 #define ASSUMED_REMOTE     2.0 /* a read from another node, where no distances are known */
 #define RESERVE_MAX_BYTES  ((uint64_t)1 << 30)
 
@@ -51,7 +52,8 @@ static numoe_status find_bandwidth(const struct topo *topo, struct pools *pools,
         if (known) {
             m->node[in].read_bps = topo->node[in].read_bps * MIN(n_worker, n_core) / n_core;
         } else {
-            m->node[in].read_bps = measure ? bps[in] : ASSUMED_WORKER_BPS * n_worker;
+            m->node[in].read_bps =
+                measure ? bps[in] : MIN(ASSUMED_WORKER_BPS * n_worker, ASSUMED_NODE_BPS);
         }
     }
     m->bps_source = known ? "from the platform" : measure ? "measured" : "assumed";

@@ -165,6 +165,17 @@ typedef struct numoe_traffic {
 NUMOE_API bool numoe_engine_traffic(const numoe_engine *engine, unsigned index,
                                     numoe_traffic *traffic);
 
+/* Where the pages of a node's weights really are, asked of the kernel. */
+typedef struct numoe_pages {
+    unsigned os_node;
+    uint64_t n_local, n_remote; /* on the node, and elsewhere; n_remote should be 0 */
+    uint64_t n_absent;          /* in no memory at the moment */
+    bool sampled;               /* only some pages of large weights were looked at */
+    bool known;                 /* false: the kernel does not tell, or the topology is not this machine */
+} numoe_pages;
+
+NUMOE_API bool numoe_engine_pages(const numoe_engine *engine, unsigned index, numoe_pages *pages);
+
 /* Writes how often each expert was chosen since the engine was opened: a GGUF file. */
 NUMOE_API numoe_status numoe_engine_save_stats(const numoe_engine *engine, const char *path,
                                                numoe_error *err);
@@ -337,6 +348,19 @@ NUMOE_API numoe_status numoe_generate(numoe_session *session, numoe_sampler *sam
 /* Writes a description of a GGUF file to `out` (a FILE *): metadata, tensors by type with bytes, and
  * for a MoE model the active bytes per token. Needs no engine. */
 NUMOE_API numoe_status numoe_inspect(const char *path, void *out, bool all_tensors, numoe_error *err);
+
+/* ------------------------------------------------------------------ this machine */
+
+typedef enum numoe_report_format { NUMOE_REPORT_TEXT, NUMOE_REPORT_JSON, NUMOE_REPORT_SVG } numoe_report_format;
+
+/* Writes to `out` (a FILE *) what a machine has, what of it would be used, and who forbids the rest.
+ * topology as in numoe_engine_params. */
+NUMOE_API numoe_status numoe_topo_report(const char *topology, numoe_report_format format, void *out,
+                                         numoe_error *err);
+
+/* Writes to `out` (a FILE *) which settings of this machine and limits of this process cost speed, and the
+ * commands that mend them. Changes nothing. There is no picture of it. */
+NUMOE_API numoe_status numoe_doctor_report(numoe_report_format format, void *out, numoe_error *err);
 
 /* ------------------------------------------------------------------ log */
 

@@ -1,0 +1,64 @@
+#!/bin/sh
+# numoe plan, and running by a plan: the same text from every placement, plans that go out and come
+# back, statistics, and refusals in one line.
+. "$(dirname "$0")/lib.sh"
+
+two='pack:2 [numa(memory=64GiB)] core:3 pu:1'
+greedy='--temp 0 --repeat-penalty 1 -n 8'
+
+# shellcheck disable=SC2086
+tell() { "$numoe" run $greedy -p 'Once upon a time' "$@" </dev/null; }
+
+tell -q --topology 'pack:1 [numa(memory=64GiB)] core:2 pu:1' --placement slice >"$tmp/one" ||
+    complain 'one node'
+for mode in auto slice shard replicate interleave; do
+    "$numoe" plan --topology "$two" --placement $mode >"$tmp/out" || complain "plan $mode"
+    grep -q '^predicted  *[0-9.]* tokens/s' "$tmp/out" || complain "$mode: no prediction"
+    tell -q --topology "$two" --placement $mode --audit >"$tmp/more" 2>"$tmp/err"
+    same "$tmp/one" "$tmp/more" "placement $mode"
+    test "$(grep -c '^node ' "$tmp/err")" -ge 1 || complain "$mode: no audit: $(cat "$tmp/err")"
+    if test $mode = interleave; then
+        grep -q ' 0 B from other nodes' "$tmp/err" && complain 'interleave reads nothing remotely'
+    else
+        grep '^node ' "$tmp/err" | grep -vq ' 0 B from other nodes' &&
+            complain "$mode reads remotely: $(cat "$tmp/err")"
+    fi
+    # a plan goes out, comes back, and is what it was
+    "$numoe" plan --topology "$two" --placement $mode --json >"$tmp/plan" || complain "json $mode"
+    "$numoe" plan --topology "$two" --plan "$tmp/plan" --json >"$tmp/again" || complain "back $mode"
+    same "$tmp/plan" "$tmp/again" "plan of $mode, there and back"
+    tell -q --topology "$two" --plan "$tmp/plan" >"$tmp/more"
+    same "$tmp/one" "$tmp/more" "plan of $mode"
+done
+
+# ---- statistics become replicas
+tell -q --expert-stats-out "$tmp/stats" >"$tmp/more"
+same "$tmp/one" "$tmp/more" 'with statistics'
+"$numoe" plan --topology "$two" --placement shard --expert-stats "$tmp/stats" \
+    --replica-budget 10% --json >"$tmp/plan"
+grep -Eq '"replica_bytes":[1-9]' "$tmp/plan" || complain 'statistics give no replicas'
+tell -q --topology "$two" --plan "$tmp/plan" >"$tmp/more"
+same "$tmp/one" "$tmp/more" 'replicas'
+"$numoe" plan --topology "$two" --placement shard --replica-budget 10% --json |
+    grep -q '"replica_bytes":0,' || complain 'replicas without statistics'
+
+# ---- refusals
+expect 2 "'slices' is none of" "$numoe" plan --placement slices
+expect 2 'neither a size' "$numoe" plan --replica-budget 10X
+expect 2 'neither a size' "$numoe" plan --replica-budget -1
+expect 2 'neither a size' "$numoe" plan --replica-budget 1.2.3GB
+expect 2 'unexpected argument' "$numoe" plan file.gguf
+expect 2 'No such file' "$numoe" plan --plan "$tmp/nowhere"
+expect 2 'No such file' "$numoe" plan --expert-stats "$tmp/nowhere"
+expect 2 'is missing' "$numoe" plan --expert-stats "$NUMOE_MODEL"
+expect 3 'replicate: .* slice needs one copy' \
+    "$numoe" plan --topology 'pack:2 [numa(memory=18MiB)] core:3 pu:1' --placement replicate
+expect 3 'take a smaller quantization' "$numoe" run -p x --topology 'pack:1 [numa(memory=12MiB)] core:1 pu:1'
+echo '{' >"$tmp/bad"
+expect 2 'bad: line 2' "$numoe" run -p x --plan "$tmp/bad"
+expect 2 'for 2 nodes, this machine has 3' "$numoe" plan \
+    --topology 'pack:3 [numa(memory=64GiB)] core:1 pu:1' --plan "$tmp/plan"
+expect 2 'for another model' "$numoe" plan -m "$fixture" --topology "$two" --plan "$tmp/plan"
+expect 2 'statistics of 6 layers' "$numoe" plan -m "$fixture" --expert-stats "$tmp/stats"
+
+exit $bad
