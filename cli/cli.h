@@ -25,8 +25,8 @@ struct command {
     int (*run)(int argc, char **argv); /* returns an exit status */
 };
 
-extern const struct command command_run, command_chat, command_eval, command_inspect,
-    command_plan;
+extern const struct command command_run, command_chat, command_eval, command_plan;
+extern const struct command command_inspect;
 
 /* ------------------------------------------------------------------ errors (main.c) */
 

@@ -26,7 +26,7 @@ for mode in auto slice shard replicate interleave; do
     # a plan goes out, comes back, and is what it was
     "$numoe" plan --topology "$two" --placement $mode --json >"$tmp/plan" || complain "json $mode"
     "$numoe" plan --topology "$two" --plan "$tmp/plan" --json >"$tmp/again" || complain "back $mode"
-    same "$tmp/plan" "$tmp/again" "plan of $mode, there and back"
+    cmp -s "$tmp/plan" "$tmp/again" || complain "plan of $mode is another when it comes back"
     tell -q --topology "$two" --plan "$tmp/plan" >"$tmp/more"
     same "$tmp/one" "$tmp/more" "plan of $mode"
 done
