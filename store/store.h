@@ -1,5 +1,5 @@
-/* All weights of a model, placed: reads tensors from the GGUF file, packs them into node arenas with
- * each node's own workers, and says where everything is. */
+/* All weights of a model, placed: reads tensors from the GGUF file, packs them into node arenas
+ * with each node's own workers, and says where everything is. */
 #ifndef NUMOE_STORE_STORE_H
 #define NUMOE_STORE_STORE_H
 

@@ -2,9 +2,9 @@
  *
  * A weight is n_mat matrices (heads, experts; usually 1) of n_row rows of k elements. A node holds
  * rows [held0, held1) of some or all matrices and computes rows [row0, row1) of those: the same
- * where rows are cut, fewer where nodes have copies. Dealt weights are the exception: panel g of all
- * matrices in one row is on node g % n_node, and is read by whoever computes it. Vectors (norms,
- * biases, sinks) are floats, one copy per node.
+ * where rows are cut, fewer where nodes have copies. Dealt weights are the exception: panel g of
+ * all matrices in one row is on node g % n_node, and is read by whoever computes it. Vectors
+ * (norms, biases, sinks) are floats, one copy per node.
  */
 #ifndef NUMOE_STORE_WEIGHT_H
 #define NUMOE_STORE_WEIGHT_H
@@ -15,29 +15,32 @@
 #include "numa/pool.h"
 
 struct weight_part {
-    uint32_t row0, row1;   /* multiples of PANEL_ROWS, or the end; row0 == row1: no work here */
-    uint32_t held0, held1; /* likewise; held0 == held1: nothing is here */
-    const uint8_t *data;   /* panels of the first matrix here, from row held0 on */
-    size_t mat_bytes;      /* from one matrix to the next */
-    uint32_t n_mat;        /* matrices here */
+    uint32_t row0, row1;    /* multiples of PANEL_ROWS, or the end; row0 == row1: no work here */
+    uint32_t held0, held1;  /* likewise; held0 == held1: nothing is here */
+    const uint8_t *data;    /* panels of the first matrix here, from row held0 on */
+    size_t mat_bytes;       /* from one matrix to the next */
+    uint32_t n_mat;         /* matrices here */
     uint32_t *mat_at, *mat; /* [w->n_mat] where a matrix is among them, [n_mat] which; NULL: all */
-    uint32_t n_dealt;      /* panels here of a dealt weight */
+    uint32_t n_dealt;       /* panels here of a dealt weight */
 };
 
 struct weight {
     const struct format *format; /* NULL: absent */
     uint32_t format_id;
     uint32_t n_mat, n_row, k;
-    bool q8;                  /* meets int8 activations; otherwise floats */
-    bool dealt, copied;       /* copied: every node that computes holds everything */
+    bool q8;            /* meets int8 activations; otherwise floats */
+    bool dealt, copied; /* copied: every node that computes holds everything */
     unsigned n_node;
     size_t panel_bytes;
     struct weight_part *part; /* [n_node] */
-    const float **vec;        /* vectors: [n_node] -> [n_mat * n_row * k] floats; part is NULL then */
-    bool *vec_here;           /* [n_node] vectors: whether the node computes */
+    const float **vec; /* vectors: [n_node] -> [n_mat * n_row * k] floats; part is NULL then */
+    bool *vec_here;    /* [n_node] vectors: whether the node computes */
 };
 
-static inline bool weight_present(const struct weight *w) { return w->format != NULL; }
+static inline bool weight_present(const struct weight *w)
+{
+    return w->format != NULL;
+}
 
 static inline uint32_t weight_panels(const struct weight *w)
 {
@@ -85,8 +88,8 @@ struct traffic {
     uint64_t local_bytes, remote_bytes;
 };
 
-/* Who multiplies: a worker's node, its kernels, and how many bytes of matrices it has read, from its
- * node's memory and from others'. Each worker has its own, on lines of its own. */
+/* Who multiplies: a worker's node, its kernels, and how many bytes of matrices it has read, from
+ * its node's memory and from others'. Each worker has its own, on lines of its own. */
 struct weight_reader {
     const struct kern *kern;
     unsigned in;
@@ -109,8 +112,8 @@ void weight_matmul_panels(const struct weight *w, uint32_t mat, struct weight_re
  * keep rows together, small enough that the last ones to finish are not waited for; at most max. */
 uint32_t weight_grain(const struct worker *wk, uint32_t n, uint32_t max);
 
-/* The gated half of a feed-forward block: h = act(gate * x, up * x). One worker computes gate and up
- * of the same rows and applies the activation while they are in its cache. */
+/* The gated half of a feed-forward block: h = act(gate * x, up * x). One worker computes gate and
+ * up of the same rows and applies the activation while they are in its cache. */
 struct weight_glu {
     const struct weight *gate, *up;
     const struct weight *gate_bias, *up_bias; /* vectors [n_mat, n_row], or absent */
