@@ -402,8 +402,6 @@ KERN_INLINE void matmul_any(enum format_id f, tiles_fn *tiles, const void *panel
         return;
     case 5:
     case 6:
-        matmul_few(f, panels, n_row, x, xi, yi, 6, n, y, ldy);
-        return;
     case 7:
     case 8:
         matmul_few(f, panels, n_row, x, xi, yi, 8, n, y, ldy);
