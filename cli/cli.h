@@ -26,8 +26,7 @@ struct command {
 };
 
 extern const struct command command_run, command_chat, command_eval, command_plan;
-extern const struct command command_inspect;
-
+extern const struct command command_inspect, command_topo, command_doctor;
 /* ------------------------------------------------------------------ errors (main.c) */
 
 /* "numoe: ..." on stderr; the first two return what to exit with. */

@@ -2,6 +2,7 @@ numoe_programs += numoe
 numoe_sources += \
 	cli/chat.c \
 	cli/cli.h \
+	cli/doctor.c \
 	cli/eval-logits.c \
 	cli/eval-perplexity.c \
 	cli/eval.c cli/eval.h \
@@ -13,4 +14,5 @@ numoe_sources += \
 	cli/plan.c \
 	cli/report.c \
 	cli/run.c \
-	cli/text.c
+	cli/text.c \
+	cli/topo.c

@@ -4,10 +4,13 @@ core_sources += \
 	numa/audit.c numa/audit.h \
 	numa/bandwidth.c numa/bandwidth.h \
 	numa/cgroup.c numa/cgroup.h \
+	numa/doctor-report.c numa/doctor.c numa/doctor.h \
 	numa/gate.c numa/gate.h \
 	numa/pool.c numa/pool.h numa/pool_gate.h \
 	numa/share.c \
 	numa/source.c numa/source.h \
 	numa/strand.c numa/strand.h \
+	numa/topo-report.c numa/topo-report.h numa/topo-svg.c \
+	numa/topo-view.c numa/topo-view.h \
 	numa/topo.c numa/topo.h \
 	numa/world.c numa/world.h

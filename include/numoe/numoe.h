@@ -351,15 +351,19 @@ NUMOE_API numoe_status numoe_inspect(const char *path, void *out, bool all_tenso
 
 /* ------------------------------------------------------------------ this machine */
 
-typedef enum numoe_report_format { NUMOE_REPORT_TEXT, NUMOE_REPORT_JSON, NUMOE_REPORT_SVG } numoe_report_format;
+typedef enum numoe_report_format {
+    NUMOE_REPORT_TEXT,
+    NUMOE_REPORT_JSON,
+    NUMOE_REPORT_SVG,
+} numoe_report_format;
 
 /* Writes to `out` (a FILE *) what a machine has, what of it would be used, and who forbids the rest.
  * topology as in numoe_engine_params. */
 NUMOE_API numoe_status numoe_topo_report(const char *topology, numoe_report_format format, void *out,
                                          numoe_error *err);
 
-/* Writes to `out` (a FILE *) which settings of this machine and limits of this process cost speed, and the
- * commands that mend them. Changes nothing. There is no picture of it. */
+/* Writes to `out` (a FILE *) which settings of this machine and limits of this process cost speed,
+ * and the commands that mend them. Changes nothing. There is no picture of it. */
 NUMOE_API numoe_status numoe_doctor_report(numoe_report_format format, void *out, numoe_error *err);
 
 /* ------------------------------------------------------------------ log */

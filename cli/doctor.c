@@ -1,0 +1,48 @@
+/* numoe doctor: which settings of this machine cost speed. */
+#include "cli/cli.h"
+
+enum { DOCTOR_JSON = 256 };
+
+static const struct option options[] = {
+    {"json", no_argument, NULL, DOCTOR_JSON},
+    {"help", no_argument, NULL, 'h'},
+    {0},
+};
+
+static int run(int argc, char **argv)
+{
+    numoe_report_format format = NUMOE_REPORT_TEXT;
+    numoe_error err;
+    int opt;
+
+    while ((opt = next_option(&command_doctor, argc, argv, ":h", options)) != -1) {
+        if (opt == '?') {
+            return EXIT_INPUT;
+        }
+        if (opt == 'h') {
+            fputs(command_doctor.help, stdout);
+            return EXIT_OK;
+        }
+        format = NUMOE_REPORT_JSON;
+    }
+    if (optind < argc) {
+        return fail_usage(&command_doctor, "unexpected argument '%s'", argv[optind]);
+    }
+    return numoe_doctor_report(format, stdout, &err) == NUMOE_OK ? EXIT_OK : fail_status(&err);
+}
+
+const struct command command_doctor = {
+    .name = "doctor",
+    .summary = "say which settings of this machine cost speed",
+    .run = run,
+    .help =
+        "Usage: numoe doctor [OPTION]...\n"
+        "\n"
+        "Looks at this machine's settings and this process's limits, and says of each whether it\n"
+        "is well (ok), costs something in some situations (note) or costs speed or memory\n"
+        "(warning), with the command that mends it. Changes nothing; the exit status is 0 with\n"
+        "warnings too.\n"
+        "\n"
+        "      --json            for programs\n"
+        "  -h, --help            this text\n",
+};

@@ -1,0 +1,85 @@
+/* numoe topo: what numoe sees of a machine, and what it would use. */
+#include <string.h>
+
+#include "cli/cli.h"
+
+enum { TOPO_TOPOLOGY = 256, TOPO_JSON, TOPO_SVG };
+
+static const struct option options[] = {
+    {"topology", required_argument, NULL, TOPO_TOPOLOGY},
+    {"json", no_argument, NULL, TOPO_JSON},
+    {"svg", required_argument, NULL, TOPO_SVG},
+    {"help", no_argument, NULL, 'h'},
+    {0},
+};
+
+static int write_svg(const char *topology, const char *path)
+{
+    struct output o = {0};
+    numoe_error err;
+    int exit_status = output_open(&o, path);
+    if (exit_status != EXIT_OK) {
+        return exit_status;
+    }
+    if (numoe_topo_report(topology, NUMOE_REPORT_SVG, o.file, &err) != NUMOE_OK) {
+        output_discard(&o);
+        return fail_status(&err);
+    }
+    return output_commit(&o);
+}
+
+static int run(int argc, char **argv)
+{
+    const char *topology = NULL, *svg = NULL;
+    numoe_report_format format = NUMOE_REPORT_TEXT;
+    numoe_error err;
+    int opt;
+
+    while ((opt = next_option(&command_topo, argc, argv, ":h", options)) != -1) {
+        switch (opt) {
+        case TOPO_TOPOLOGY:
+            topology = optarg;
+            break;
+        case TOPO_JSON:
+            format = NUMOE_REPORT_JSON;
+            break;
+        case TOPO_SVG:
+            svg = optarg;
+            break;
+        case 'h':
+            fputs(command_topo.help, stdout);
+            return EXIT_OK;
+        default:
+            return EXIT_INPUT;
+        }
+    }
+    if (optind < argc) {
+        return fail_usage(&command_topo, "unexpected argument '%s'", argv[optind]);
+    }
+    if (svg && format == NUMOE_REPORT_JSON) {
+        return fail_usage(&command_topo, "--json and --svg exclude each other");
+    }
+    if (svg && strcmp(svg, "-") != 0) {
+        return write_svg(topology, svg);
+    }
+    format = svg ? NUMOE_REPORT_SVG : format;
+    return numoe_topo_report(topology, format, stdout, &err) == NUMOE_OK ? EXIT_OK
+                                                                         : fail_status(&err);
+}
+
+const struct command command_topo = {
+    .name = "topo",
+    .summary = "show nodes, cores, memory, and what would be used",
+    .run = run,
+    .help =
+        "Usage: numoe topo [OPTION]...\n"
+        "\n"
+        "Prints packages, NUMA nodes, cores and memory of this machine, where workers would run,\n"
+        "and who forbids the rest: affinity mask, control group, quota. Lists of CPUs are as\n"
+        "taskset understands them.\n"
+        "\n"
+        "      --topology T      another machine: an hwloc XML file or synthetic string\n"
+        "      --json            for programs\n"
+        "      --svg FILE        a picture; - is standard output\n"
+        "  -h, --help            this text\n",
+};
