@@ -6,6 +6,7 @@ core_sources += \
 	numa/cgroup.c numa/cgroup.h \
 	numa/doctor-report.c numa/doctor.c numa/doctor.h \
 	numa/gate.c numa/gate.h \
+	numa/pages.c numa/pages.h \
 	numa/pool.c numa/pool.h numa/pool_gate.h \
 	numa/share.c \
 	numa/source.c numa/source.h \

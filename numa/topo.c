@@ -248,6 +248,19 @@ uint64_t topo_available_bytes(const struct topo *topo, unsigned os_index)
                                      : node_available_bytes(root, os_index);
 }
 
+uint64_t topo_free_huge(const struct topo *topo, unsigned os_index, uint64_t page_bytes)
+{
+    char path[160];
+    uint64_t n = 0;
+    if (reads_system(topo)) {
+        snprintf(path, sizeof(path),
+                 "/sys/devices/system/node/node%u/hugepages/hugepages-%llukB/free_hugepages",
+                 os_index, (unsigned long long)page_bytes / 1024);
+        world_read_u64(topo->world->root, path, &n);
+    }
+    return n;
+}
+
 /* ------------------------------------------------------------------ nodes */
 
 static unsigned package_of(const struct builder *b, hwloc_obj_t obj)
@@ -276,21 +289,6 @@ static void read_attributes(const struct builder *b, hwloc_obj_t obj, struct top
     }
 }
 
-static void read_huge_pages(struct topo *t, struct topo_node *node)
-{
-    static const struct {
-        const char *name;
-        size_t offset;
-    } sizes[] = {{"hugepages-2048kB", offsetof(struct topo_node, huge_2m_free)},
-                 {"hugepages-1048576kB", offsetof(struct topo_node, huge_1g_free)}};
-    for (size_t i = 0; i < ARRAY_LEN(sizes); i++) {
-        char path[160];
-        snprintf(path, sizeof(path), "/sys/devices/system/node/node%u/hugepages/%s/free_hugepages",
-                 node->os_index, sizes[i].name);
-        world_read_u64(t->world->root, path, (uint64_t *)((char *)node + sizes[i].offset));
-    }
-}
-
 /* What hwloc says of a node's memory, corrected and completed by what the kernel says now. */
 static void fill_memory(const struct builder *b, hwloc_obj_t obj, struct topo_node *node)
 {
@@ -302,7 +300,8 @@ static void fill_memory(const struct builder *b, hwloc_obj_t obj, struct topo_no
     }
     node->available_bytes = topo_available_bytes(b->t, obj->os_index);
     node->memory_bytes = MAX(node->memory_bytes, node->available_bytes);
-    read_huge_pages(b->t, node);
+    node->huge_2m_free = topo_free_huge(b->t, obj->os_index, TOPO_HUGE_2M);
+    node->huge_1g_free = topo_free_huge(b->t, obj->os_index, TOPO_HUGE_1G);
 }
 
 static uint64_t last_cache_bytes(hwloc_obj_t obj, hwloc_obj_t *cache)

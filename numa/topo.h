@@ -18,6 +18,8 @@
 #include "numa/world.h"
 
 #define TOPO_MAX_NODE 64
+#define TOPO_HUGE_2M  (UINT64_C(1) << 21)
+#define TOPO_HUGE_1G  (UINT64_C(1) << 30)
 
 struct topo_node {
     unsigned os_index;        /* the kernel's node number */
@@ -39,7 +41,7 @@ struct topo_ledger {
     _Atomic uint64_t taken_bytes[TOPO_MAX_NODE]; /* index into topo.node */
     atomic_uint told;                            /* bits of TOPO_TOLD_*: said once */
 };
-enum { TOPO_TOLD_BIND = 1u << 0, TOPO_TOLD_PIN = 1u << 1 };
+enum { TOPO_TOLD_BIND = 1u << 0, TOPO_TOLD_PIN = 1u << 1, TOPO_TOLD_HUGE = 1u << 2 };
 
 struct topo {
     bool is_this_machine;
@@ -85,5 +87,8 @@ numoe_status topo_load_below(const char *root, const char *spec, struct topo **o
 
 /* Free and reclaimable memory of a kernel node now; 0 if not this machine or unknown. */
 uint64_t topo_available_bytes(const struct topo *topo, unsigned os_index);
+/* Huge pages of a size that a kernel node has reserved and not given out; likewise. They are not
+ * part of its available memory. */
+uint64_t topo_free_huge(const struct topo *topo, unsigned os_index, uint64_t page_bytes);
 
 #endif

@@ -23,8 +23,17 @@
 
 /* ------------------------------------------------------------------ native */
 
-#define MAX_OS_NODE   1024u /* MAX_NUMNODES of any kernel there is */
-#define BITS_PER_LONG (8u * sizeof(unsigned long))
+#define MAX_OS_NODE 1024u /* MAX_NUMNODES of any kernel there is */
+/* Kernels from 5.14 on know it, headers perhaps later; one that does not says EINVAL. */
+#ifndef MADV_POPULATE_WRITE
+#define MADV_POPULATE_WRITE 23
+#endif
+#ifndef MAP_HUGE_SHIFT
+#define MAP_HUGE_SHIFT 26
+#endif
+#define POPULATE_MAX_THREAD 8u
+#define POPULATE_MIN_BYTES  ((size_t)1 << 30)
+#define BITS_PER_LONG       (8u * sizeof(unsigned long))
 
 static int native_bind(struct world *w, void *addr, size_t bytes, unsigned os_node)
 {
@@ -36,6 +45,64 @@ static int native_bind(struct world *w, void *addr, size_t bytes, unsigned os_no
     mask[os_node / BITS_PER_LONG] |= 1ul << os_node % BITS_PER_LONG;
     /* The kernel looks at one bit less than maxnode says. */
     return mbind(addr, bytes, MPOL_BIND, mask, MAX_OS_NODE + 1, 0) == 0 ? 0 : errno;
+}
+
+static int native_map_huge(struct world *w, size_t bytes, size_t page_bytes, void **addr)
+{
+    (void)w;
+    const int log2_bytes = __builtin_ctzll(page_bytes);
+    void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
+                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_HUGETLB | log2_bytes << MAP_HUGE_SHIFT, -1, 0);
+    if (p == MAP_FAILED) {
+        return errno;
+    }
+    *addr = p;
+    return 0;
+}
+
+struct populate {
+    pthread_t thread;
+    char *from;
+    size_t bytes;
+    int error;
+};
+
+static void *populate_part(void *arg)
+{
+    struct populate *part = arg;
+    if (madvise(part->from, part->bytes, MADV_POPULATE_WRITE) != 0) {
+        part->error = errno;
+    }
+    return NULL;
+}
+
+/* The kernel clears the pages, a few gigabytes a second and thread: a terabyte needs several. Where
+ * they run does not matter, the mapping is bound. */
+static int native_populate(struct world *w, void *addr, size_t bytes)
+{
+    (void)w;
+    struct populate part[POPULATE_MAX_THREAD] = {{.error = 0}};
+    const size_t step =
+        MAX(POPULATE_MIN_BYTES, round_up(bytes / POPULATE_MAX_THREAD + 1, POPULATE_MIN_BYTES));
+    unsigned n = 0, n_thread = 0;
+    int error = 0;
+    for (size_t at = 0; at < bytes; at += step) {
+        part[n++] = (struct populate){.from = (char *)addr + at, .bytes = MIN(step, bytes - at)};
+    }
+    while (n_thread + 1 < n &&
+           pthread_create(&part[n_thread].thread, NULL, populate_part, &part[n_thread]) == 0) {
+        n_thread++;
+    }
+    for (unsigned i = n_thread; i < n; i++) {
+        populate_part(&part[i]);
+    }
+    for (unsigned i = 0; i < n_thread; i++) {
+        pthread_join(part[i].thread, NULL);
+    }
+    for (unsigned i = 0; i < n && error == 0; i++) {
+        error = part[i].error;
+    }
+    return error;
 }
 
 static void native_unmap(struct world *w, void *addr, size_t bytes)
@@ -96,6 +163,31 @@ static int recording_bind(struct world *w, void *addr, size_t bytes, unsigned os
     }
     pthread_mutex_unlock(&w->lock);
     return rc;
+}
+
+/* Whole pages of plain memory stand in; nothing is taken from the pools of the real machine. */
+static int recording_map_huge(struct world *w, size_t bytes, size_t page_bytes, void **addr)
+{
+    (void)w;
+    const size_t room = bytes + page_bytes;
+    char *p = mmap(NULL, room, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
+                   -1, 0);
+    if (p == MAP_FAILED) {
+        return errno;
+    }
+    const size_t head = round_up((uintptr_t)p, page_bytes) - (uintptr_t)p;
+    if (head > 0) {
+        munmap(p, head);
+    }
+    munmap(p + head + bytes, room - head - bytes);
+    *addr = p + head;
+    return 0;
+}
+
+static int recording_populate(struct world *w, void *addr, size_t bytes)
+{
+    (void)w, (void)addr, (void)bytes;
+    return 0;
 }
 
 static void recording_unmap(struct world *w, void *addr, size_t bytes)
@@ -169,6 +261,8 @@ numoe_status world_new_native(const char *root, struct world **out, numoe_error 
     FORWARD_IF(world_new(root, out, err));
     (*out)->bind = native_bind;
     (*out)->where = native_where;
+    (*out)->map_huge = native_map_huge;
+    (*out)->populate = native_populate;
     (*out)->unmap = native_unmap;
     (*out)->pin = native_pin;
     (*out)->uring = native_uring;
@@ -180,6 +274,8 @@ numoe_status world_new_recording(const char *root, struct world **out, numoe_err
     FORWARD_IF(world_new(root, out, err));
     (*out)->bind = recording_bind;
     (*out)->where = recording_where;
+    (*out)->map_huge = recording_map_huge;
+    (*out)->populate = recording_populate;
     (*out)->unmap = recording_unmap;
     (*out)->pin = recording_pin;
     (*out)->uring = recording_uring;

@@ -21,6 +21,12 @@ struct world_bind {
 struct world {
     /* Binds untouched pages to a node of the kernel's numbering. 0 or an errno. Any thread. */
     int (*bind)(struct world *w, void *addr, size_t bytes, unsigned os_node);
+    /* Maps huge pages from the pools that the system keeps, untouched; bytes are whole pages. 0 or
+     * an errno. Any thread. */
+    int (*map_huge)(struct world *w, size_t bytes, size_t page_bytes, void **addr);
+    /* Makes all pages of such a mapping be there, on the node it is bound to: a pool that turns out
+     * to be short gives an errno here and a fatal signal later. 0 or an errno. Any thread. */
+    int (*populate)(struct world *w, void *addr, size_t bytes);
     /* Gives mapped memory back. Any thread. */
     void (*unmap)(struct world *w, void *addr, size_t bytes);
     /* Lets the calling thread run on these PUs only. 0 or an errno. */

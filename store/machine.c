@@ -1,5 +1,6 @@
 /* What a plan has to know of the machine: room and bandwidth of the nodes that have workers. */
 #include "numa/bandwidth.h"
+#include "numa/pages.h"
 #include "store/placement.h"
 
 #define ASSUMED_WORKER_BPS 10e9
@@ -7,12 +8,15 @@
 #define ASSUMED_REMOTE     2.0 /* a read from another node, where no distances are known */
 #define RESERVE_MAX_BYTES  ((uint64_t)1 << 30)
 
-/* A part stays for the kernel and everybody else; the arenas keep to it as well. */
-static uint64_t room_bytes(const struct topo *topo, unsigned in)
+/* Reserved huge pages are used as a whole; of the rest a part stays for the kernel and everybody
+ * else. The arenas keep to the same. */
+static uint64_t room_bytes(const struct topo *topo, unsigned in, bool use_huge)
 {
     const struct topo_node *node = &topo->node[in];
     const uint64_t bytes = topo->is_this_machine ? node->available_bytes : node->memory_bytes;
-    return bytes > 0 ? bytes - MIN(bytes / 32, RESERVE_MAX_BYTES) : UINT64_MAX;
+    const uint64_t huge_bytes =
+        use_huge ? node->huge_2m_free * TOPO_HUGE_2M + node->huge_1g_free * TOPO_HUGE_1G : 0;
+    return bytes > 0 ? bytes - MIN(bytes / 32, RESERVE_MAX_BYTES) + huge_bytes : UINT64_MAX;
 }
 
 static double remote_factor(const struct topo *topo)
@@ -69,10 +73,13 @@ numoe_status placement_machine_init(const struct topo *topo, struct pools *pools
         .limit_bytes = topo->memory_limit_bytes,
         .room_source = topo->is_this_machine ? "available" : "in all",
     };
+    enum pages_policy policy;
+    FORWARD_IF(pages_policy(&policy, err));
     for (unsigned in = 0; in < m.n_node; in++) {
         m.node[in].os_index = topo->node[in].os_index;
         m.node[in].n_worker = pools_node_workers(pools, in);
-        m.node[in].room_bytes = room_bytes(topo, in);
+        m.node[in].room_bytes =
+            room_bytes(topo, in, policy == PAGES_POLICY_AUTO || policy == PAGES_POLICY_HUGE);
     }
     FORWARD_IF(find_bandwidth(topo, pools, may_measure, &m, err));
     *out = m;

@@ -1,4 +1,5 @@
-/* numa/arena, world: what is mapped, bound, refused and given back, and what does not fit. Real
+/* numa/arena, world: what is mapped, bound, refused and given back, of which pages, and what does
+ * not fit. Real
  * binding is checked with the kernel's own word (get_mempolicy, move_pages); what cannot be had
  * here, a refused binding or an eight-node machine, is a world of the test's.
  */
@@ -274,6 +275,302 @@ Test(arena, synthetic_memory_is_not_believed)
     cr_expect_eq(node_arena_alloc(a, SIZE_MAX - 7, &p, &err), NUMOE_E_MEMORY);
     node_arena_free(a);
     cr_expect_eq(node_arena_new(t, 2, "test", &a, &err), NUMOE_E_STATE);
+    topo_free(t);
+}
+
+/* ------------------------------------------------------------------ giving back */
+
+struct piece {
+    unsigned char *p;
+    size_t bytes;
+    unsigned char mark;
+};
+
+static void check_piece(const struct piece *piece, unsigned char expected)
+{
+    for (size_t k = 0; k < piece->bytes; k++) {
+        cr_assert_eq(piece->p[k], expected, "byte %zu of %zu is %u, not %u", k, piece->bytes,
+                     piece->p[k], expected);
+    }
+}
+
+/* Pieces come and go in a random order; none may ever overlap another, new ones are zero, and in
+ * the end nothing is left. */
+static void come_and_go(struct topo *t)
+{
+    struct node_arena *a = new_arena(t, 0);
+    struct piece piece[64] = {{.p = NULL}};
+    uint64_t seed = 1, sum = 0;
+    size_t used;
+    for (unsigned step = 0; step < 3000; step++) {
+        seed = seed * 6364136223846793005u + 1442695040888963407u;
+        struct piece *at = &piece[seed >> 58];
+        if (at->p != NULL) {
+            check_piece(at, at->mark);
+            node_arena_dealloc(a, at->p, at->bytes);
+            sum -= round_up(at->bytes, 64);
+            at->p = NULL;
+        } else {
+            at->bytes = 1 + (seed >> 20) % (step % 50 == 0 ? 5 * MIB : 30000);
+            at->mark = (unsigned char)(1 + step % 255);
+            at->p = (unsigned char *)take(a, at->bytes);
+            sum += round_up(at->bytes, 64);
+            check_piece(at, 0);
+            memset(at->p, at->mark, at->bytes);
+        }
+        cr_assert_eq(node_arena_bytes(a), sum);
+    }
+    for (unsigned i = 0; i < 64; i++) {
+        if (piece[i].p != NULL) {
+            check_piece(&piece[i], piece[i].mark);
+            node_arena_dealloc(a, piece[i].p, piece[i].bytes);
+        }
+    }
+    cr_expect_eq(node_arena_bytes(a), 0);
+    cr_expect_eq(t->ledger->taken_bytes[0], 0);
+    cr_expect_null(node_arena_region(a, 0, &used));
+    node_arena_free(a);
+}
+
+Test(arena, pieces_come_and_go)
+{
+    static const char *const policy[] = {"small", "thp", "auto"};
+    for (size_t i = 0; i < ARRAY_LEN(policy); i++) {
+        setenv("NUMOE_PAGES", policy[i], 1);
+        struct topo *t = load(NULL);
+        come_and_go(t);
+        topo_free(t);
+    }
+}
+
+Test(arena, what_is_given_back_is_given_to_the_system)
+{
+    setenv("NUMOE_PAGES", "small", 1);
+    struct topo *t = load(NULL);
+    struct node_arena *a = new_arena(t, 0);
+    char *p[8];
+    for (unsigned i = 0; i < 8; i++) {
+        p[i] = take(a, 8 * MIB + 64); /* all but the first few in one region */
+        memset(p[i], 1, 8 * MIB + 64);
+    }
+    size_t before = resident_bytes();
+    node_arena_dealloc(a, p[5], 8 * MIB + 64);
+    cr_expect_geq(before - resident_bytes(), 8 * MIB - 64 * 1024);
+    node_arena_dealloc(a, p[6], 8 * MIB + 64);
+    cr_expect_geq(before - resident_bytes(), 16 * MIB - 64 * 1024);
+    cr_expect_eq(take(a, 16 * MIB + 128), p[5], "neighbouring holes are one");
+    node_arena_free(a);
+    topo_free(t);
+}
+
+/* ------------------------------------------------------------------ pages */
+
+/* A machine with a pool of huge pages on its only node, and a kernel that gives transparent ones.
+ */
+static char pool_dir[64];
+static struct topo *load_with_pool(unsigned n_2m, unsigned n_1g)
+{
+    char command[512];
+    struct topo *t = NULL;
+    strcpy(pool_dir, "/tmp/numoe-root-XXXXXX");
+    cr_assert_not_null(mkdtemp(pool_dir));
+    snprintf(command, sizeof(command),
+             "cd %s && mkdir -p sys/kernel/mm/transparent_hugepage && "
+             "echo 'always [madvise] never' > sys/kernel/mm/transparent_hugepage/enabled && "
+             "cd sys && mkdir -p devices/system/node/node0/hugepages && "
+             "cd devices/system/node/node0/hugepages && "
+             "mkdir hugepages-2048kB hugepages-1048576kB && "
+             "echo %u > hugepages-2048kB/free_hugepages && "
+             "echo %u > hugepages-1048576kB/free_hugepages",
+             pool_dir, n_2m, n_1g);
+    cr_assert_eq(system(command), 0);
+    cr_assert_eq(topo_load_below(pool_dir, "numa(memory=64GiB) core:2 pu:1", &t, NULL), NUMOE_OK);
+    cr_assert_eq(t->node[0].huge_2m_free, n_2m);
+    cr_assert_eq(t->node[0].huge_1g_free, n_1g);
+    return t;
+}
+
+static void free_with_pool(struct topo *t)
+{
+    char command[96];
+    topo_free(t);
+    snprintf(command, sizeof(command), "rm -r %s", pool_dir);
+    cr_expect_eq(system(command), 0);
+}
+
+/* What a region of so many MiB is made of. */
+static enum pages pages_for(struct topo *t, size_t mib)
+{
+    struct node_arena *a = new_arena(t, 0);
+    size_t used;
+    take(a, mib * MIB);
+    enum pages pages = node_arena_get_pages(a);
+    const void *region = node_arena_region(a, 0, &used);
+    cr_expect_eq((uintptr_t)region % pages_bytes(pages), 0);
+    node_arena_free(a);
+    return pages;
+}
+
+Test(pages, reserved_ones_where_there_are_enough)
+{
+    struct topo *t = load_with_pool(700, 2);
+    numoe_log_set(keep_log, NULL, NUMOE_LOG_WARN);
+    n_logged = 0;
+    cr_expect_eq(pages_for(t, 1), PAGES_SMALL, "a huge page for 1 MiB");
+    cr_expect_eq(pages_for(t, 100), PAGES_2M);
+    cr_expect_eq(pages_for(t, 1024), PAGES_1G);
+    cr_expect_eq(pages_for(t, 1500), PAGES_1G);
+    cr_expect_eq(n_logged, 0, "%s", logged);
+    setenv("NUMOE_PAGES", "thp", 1);
+    cr_expect_eq(pages_for(t, 100), PAGES_THP);
+    setenv("NUMOE_PAGES", "small", 1);
+    cr_expect_eq(pages_for(t, 100), PAGES_SMALL);
+    setenv("NUMOE_PAGES", "huge", 1);
+    cr_expect_eq(pages_for(t, 100), PAGES_2M);
+    free_with_pool(t);
+}
+
+Test(pages, a_short_pool_is_left_alone_and_said_once)
+{
+    struct topo *t = load_with_pool(49, 1);
+    numoe_log_set(keep_log, NULL, NUMOE_LOG_WARN);
+    n_logged = 0;
+    cr_expect_eq(pages_for(t, 98), PAGES_2M);
+    cr_expect_eq(n_logged, 0);
+    cr_expect_eq(pages_for(t, 100), PAGES_THP);
+    cr_expect_eq(pages_for(t, 2048), PAGES_THP);
+    cr_expect_eq(n_logged, 1, "said %u times", n_logged);
+    cr_expect(strstr(logged, "100.0 MiB on node 0") && strstr(logged, "49 of 2 MiB, 1 of 1 GiB"),
+              "%s", logged);
+    free_with_pool(t);
+}
+
+/* Asked for and not there is said; not asked for and not there is the usual machine. */
+Test(pages, a_missing_pool_is_said_where_it_is_asked_for)
+{
+    struct topo *t = load_with_pool(0, 0);
+    numoe_log_set(keep_log, NULL, NUMOE_LOG_WARN);
+    n_logged = 0;
+    cr_expect_eq(pages_for(t, 100), PAGES_THP);
+    cr_expect_eq(n_logged, 0);
+    setenv("NUMOE_PAGES", "huge", 1);
+    cr_expect_eq(pages_for(t, 100), PAGES_THP);
+    cr_expect_eq(n_logged, 1);
+    free_with_pool(t);
+}
+
+static unsigned n_populated, n_unmapped;
+static int populate_short(struct world *w, void *addr, size_t bytes)
+{
+    (void)w, (void)addr, (void)bytes;
+    n_populated++;
+    return EFAULT; /* what the kernel says in place of the signal */
+}
+
+static void count_unmap(struct world *w, void *addr, size_t bytes)
+{
+    (void)w;
+    n_unmapped++;
+    munmap(addr, bytes);
+}
+
+static int refuse_huge(struct world *w, size_t bytes, size_t page_bytes, void **addr)
+{
+    (void)w, (void)bytes, (void)page_bytes, (void)addr;
+    return ENOMEM;
+}
+
+/* The count was right, but others were faster, or the node's part of a global reservation was not
+ * there: each size is tried and given back, then it goes on with ordinary memory. */
+Test(pages, a_pool_that_turns_out_short_is_an_errno)
+{
+    struct topo *t = load_with_pool(1000, 1);
+    t->world->populate = populate_short;
+    t->world->unmap = count_unmap;
+    struct node_arena *a = new_arena(t, 0);
+    char *p = take(a, 1024 * MIB);
+    p[1000 * MIB] = 1;
+    cr_expect_eq(n_populated, 2);
+    cr_expect_eq(n_unmapped, 2);
+    cr_expect_eq(node_arena_get_pages(a), PAGES_THP);
+    cr_expect_eq(t->ledger->taken_bytes[0], 1024 * MIB);
+    node_arena_free(a);
+    t->world->map_huge = refuse_huge;
+    cr_expect_eq(pages_for(t, 1024), PAGES_THP);
+    cr_expect_eq(n_populated, 2);
+    free_with_pool(t);
+}
+
+/* Reserved pages that are not bound could come from any node. */
+Test(pages, no_reserved_ones_without_binding)
+{
+    struct topo *t = load_with_pool(100, 0);
+    t->is_this_machine = true; /* a refused binding counts only there */
+    t->world->bind = refuse_bind;
+    refuse_errno = EPERM;
+    setenv("NUMOE_PAGES", "auto", 1);
+    struct node_arena *a = new_arena(t, 0);
+    memset(take(a, 10 * MIB), 1, 10 * MIB);
+    cr_expect_eq(node_arena_get_mode(a), NODE_ARENA_FIRST_TOUCH);
+    cr_expect_leq(node_arena_get_pages(a), PAGES_THP);
+    node_arena_free(a);
+    t->is_this_machine = false;
+    free_with_pool(t);
+}
+
+/* They are not part of what the system calls available, so they neither need it nor use it up. */
+Test(pages, reserved_ones_are_counted_apart)
+{
+    struct topo *t = load_with_pool(400, 0);
+    numoe_error err;
+    char *p;
+    t->node[0].available_bytes = 320 * MIB;
+    struct node_arena *a = new_arena(t, 0);
+    p = take(a, 600 * MIB);
+    cr_expect_eq(t->ledger->taken_bytes[0], 0);
+    cr_expect_eq(node_arena_bytes(a), 600 * MIB);
+    node_arena_dealloc(a, p, 600 * MIB);
+    cr_expect_eq(node_arena_bytes(a), 0);
+    setenv("NUMOE_PAGES", "thp", 1);
+    struct node_arena *b = new_arena(t, 0);
+    cr_expect_eq(node_arena_alloc(b, 600 * MIB, &p, &err), NUMOE_E_MEMORY);
+    node_arena_free(a);
+    node_arena_free(b);
+    free_with_pool(t);
+}
+
+Test(pages, kernel_setting_and_probe_decide_between_the_others)
+{
+    struct topo *t = load_with_pool(0, 0);
+    double small_ns = 0, thp_ns = 0;
+    char path[128];
+    cr_expect_eq(pages_ordinary(t, PAGES_POLICY_AUTO), PAGES_THP);
+    snprintf(path, sizeof(path), "%s/sys/kernel/mm/transparent_hugepage/enabled", pool_dir);
+    FILE *f = fopen(path, "w");
+    fputs("always madvise [never]\n", f);
+    fclose(f);
+    cr_expect_eq(pages_ordinary(t, PAGES_POLICY_AUTO), PAGES_SMALL);
+    free_with_pool(t);
+    cr_expect_eq(pages_faster(1000, 1300), PAGES_SMALL);
+    cr_expect_eq(pages_faster(1000, 1020), PAGES_THP, "a draw");
+    cr_expect_eq(pages_faster(1300, 1000), PAGES_THP);
+    size_t before = resident_bytes();
+    if (pages_probe(&small_ns, &thp_ns)) {
+        /* 48 MiB: no machine reads them in 50 us or needs 5 s */
+        cr_expect(small_ns > 5e4 && small_ns < 5e9, "%g ns", small_ns);
+        cr_expect(thp_ns > 5e4 && thp_ns < 5e9, "%g ns", thp_ns);
+    }
+    cr_expect_leq(resident_bytes(), before + MIB);
+}
+
+Test(pages, unknown_policy_is_refused)
+{
+    struct topo *t = load(NULL);
+    struct node_arena *a = NULL;
+    numoe_error err;
+    setenv("NUMOE_PAGES", "large", 1);
+    cr_expect_eq(node_arena_new(t, 0, "test", &a, &err), NUMOE_E_INPUT);
+    cr_expect(strstr(err.text, "NUMOE_PAGES is \"large\""), "%s", err.text);
     topo_free(t);
 }
 
