@@ -5,6 +5,7 @@ unit_tests += tests/unit/test-format tests/unit/test-kern tests/unit/test-kern-v
 unit_tests += tests/unit/test-tokenizer tests/unit/test-chat
 unit_tests += tests/unit/test-gguf tests/unit/test-model
 unit_tests += tests/unit/test-topo tests/unit/test-pool tests/unit/test-arena
+unit_tests += tests/unit/test-topo-report tests/unit/test-doctor
 unit_tests += tests/unit/test-dense tests/unit/test-experts tests/unit/test-step tests/unit/test-store tests/unit/test-placement
 
 unit_tests += tests/unit/test-sampler tests/unit/test-engine
@@ -12,11 +13,12 @@ unit_tests += tests/unit/test-sampler tests/unit/test-engine
 script_tests += tests/check-layers.sh tests/check-symbols.sh
 script_tests += tests/cli/errors.sh tests/cli/run.sh tests/cli/chat.sh tests/cli/eval.sh tests/cli/plan.sh \
 	tests/cli/interrupt.sh tests/cli/terminal.sh
+script_tests += tests/cli/topo.sh
 EXTRA_DIST += tests/cli/lib.sh
 
 EXTRA_DIST += tests/data tests/unit/testdata.h tests/unit/kern-data.h
 EXTRA_DIST += tests/unit/ggufbuild.h tests/unit/tinymodel.h
-EXTRA_DIST += tests/unit/npy.h tests/unit/rig.h
+EXTRA_DIST += tests/unit/npy.h tests/unit/rig.h tests/unit/madeup.h
 
 # ------------------------------------------------------------------ programs without Criterion
 plain_tests = tests/stress/stress-pool tests/fuzz/replay-gguf tests/fuzz/replay-tokenizer

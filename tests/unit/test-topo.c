@@ -9,11 +9,9 @@
 #include <criterion/criterion.h>
 
 #include <errno.h>
-#include <ftw.h>
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -23,6 +21,7 @@
 #include "numa/cgroup.h"
 #include "numa/pool.h"
 #include "numa/topo.h"
+#include "tests/unit/madeup.h"
 #include "tests/unit/testdata.h"
 
 #define GIB ((uint64_t)1 << 30)
@@ -308,51 +307,7 @@ Test(topo, xml_details)
 
 /* ------------------------------------------------------------------ made-up processes */
 
-static char root[64];
-
-static void put(const char *path, const char *text)
-{
-    char full[512];
-    snprintf(full, sizeof(full), "%s%s", root, path);
-    for (char *p = full + strlen(root) + 1; (p = strchr(p, '/')) != NULL; p++) {
-        *p = '\0';
-        cr_assert(mkdir(full, 0755) == 0 || errno == EEXIST);
-        *p = '/';
-    }
-    FILE *f = fopen(full, "w");
-    cr_assert_not_null(f, "%s", full);
-    fputs(text, f);
-    fclose(f);
-}
-
-static void tree_setup(void)
-{
-    strcpy(root, "/tmp/numoe-root-XXXXXX");
-    cr_assert_not_null(mkdtemp(root));
-}
-
-static int remove_one(const char *path, const struct stat *sb, int type, struct FTW *ftw)
-{
-    (void)sb, (void)type, (void)ftw;
-    return remove(path);
-}
-
-static void tree_teardown(void)
-{
-    nftw(root, remove_one, 16, FTW_DEPTH | FTW_PHYS);
-}
-
-TestSuite(tree, .init = tree_setup, .fini = tree_teardown);
-
-static void put_v2(const char *own)
-{
-    char line[256];
-    put("/proc/self/mountinfo", "22 1 0:20 / /proc rw - proc proc rw\n"
-                                "30 22 0:26 / /sys/fs/cgroup rw,nosuid shared:4 - cgroup2 cgroup2 "
-                                "rw,nsdelegate\n");
-    snprintf(line, sizeof(line), "0::%s\n", own);
-    put("/proc/self/cgroup", line);
-}
+TestSuite(tree, .init = madeup_setup, .fini = madeup_teardown);
 
 static struct topo *load_below(const char *spec)
 {

@@ -1,0 +1,72 @@
+#!/bin/sh
+# numoe topo and numoe doctor: every form, and what a user can get wrong.
+. "$(dirname "$0")/lib.sh"
+
+two='pack:2 [numa(memory=8GiB)] core:4 pu:2'
+
+# has PATTERN FILE: a line matches the extended regular expression.
+has()
+{
+    grep -Eq -- "$1" "$2" || complain "'$1' is not in: $(cat "$2")"
+}
+
+expect 0 '' "$numoe" topo
+has '^this machine$' "$tmp/out"
+has '^workers: [1-9]' "$tmp/out"
+
+expect 0 '' "$numoe" topo --topology "$two"
+has 'unknown processor, 2 packages, 2 NUMA nodes, 8 cores, 16.0 GiB' "$tmp/out"
+has '^  node 1 +4 +4 +8.0 GiB' "$tmp/out"
+has '^  node 1    CPU 8-14:2$' "$tmp/out"
+has '^  CPU 1-15:2: further hardware thread' "$tmp/out"
+
+expect 0 '' "$numoe" topo --topology "$two" --json
+has '"workers": 8,' "$tmp/out"
+test "$(grep -c '"use": "worker"' "$tmp/out")" -eq 8 || complain 'JSON: not 8 workers'
+
+expect 0 '' "$numoe" topo --topology "$two" --svg "$tmp/two.svg"
+test -s "$tmp/out" && complain 'a picture in a file, and text on stdout'
+has '^</svg>$' "$tmp/two.svg"
+test "$(grep -c 'class="core"' "$tmp/two.svg")" -eq 8 || complain 'SVG: not 8 cores'
+expect 0 '' "$numoe" topo --topology "$two" --svg -
+same "$tmp/two.svg" "$tmp/out" 'the picture on stdout'
+
+# A process with one CPU of several is told who forbids the rest.
+cpus=$(taskset -pc $$ 2>/dev/null | sed 's/.*: //')
+first=${cpus%%[,-]*}
+if test -n "$cpus" && test "$first" != "$cpus"; then
+    expect 0 '' taskset -c "$first" "$numoe" topo
+    has '^workers: 1$' "$tmp/out"
+    has "^  node [0-9]+ +CPU $first\$" "$tmp/out"
+    has 'not in the affinity mask' "$tmp/out"
+    expect 0 '' taskset -c "$first" "$numoe" doctor
+    has '^warning  CPUs allowed ' "$tmp/out"
+    has ' mend: +mpirun --bind-to none' "$tmp/out"
+fi
+
+expect 0 '' "$numoe" doctor
+has '^(ok|note|warning) +kernel ' "$tmp/out"
+has '^[0-9]+ warnings?, [0-9]+ notes?$' "$tmp/out"
+expect 0 '' "$numoe" doctor --json
+has '"check": "huge pages"' "$tmp/out"
+
+# ---- usage
+for command in topo doctor; do
+    expect 0 '' "$numoe" help $command
+    has "^Usage: numoe $command" "$tmp/out"
+    expect 0 '' "$numoe" $command --help
+    expect 2 "$command: unexpected argument 'x'" "$numoe" $command x
+    expect 2 "$command: unknown option '--jsn'" "$numoe" $command --jsn
+    if test -w /dev/full; then
+        "$numoe" $command >/dev/full 2>"$tmp/err"
+        test $? -eq 1 || complain "$command: status with a full disk"
+    fi
+done
+expect 2 'exclude each other' "$numoe" topo --json --svg "$tmp/x.svg"
+expect 2 'neither a path ending in .xml nor a synthetic' "$numoe" topo --topology 'pack:x'
+expect 2 'missing.xml: No such file' "$numoe" topo --topology "$tmp/missing.xml" --svg "$tmp/x.svg"
+test -e "$tmp/x.svg" && complain 'a picture of nothing'
+expect 2 "$tmp" "$numoe" topo --svg "$tmp"
+expect 2 'nowhere' "$numoe" topo --svg "$tmp/nowhere/x.svg"
+
+exit $bad
