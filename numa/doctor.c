@@ -196,12 +196,18 @@ static void check_where(const struct exam *e, struct doctor_finding *f)
 
 static void check_uring(const struct exam *e, struct doctor_finding *f)
 {
+    uint64_t disabled = 0;
     int error = e->world->uring(e->world);
     if (error == 0) {
         found(f, "can be used");
-    } else {
-        found(f, "refused: %s; not needed, files are read by ordinary calls", strerror(error));
+        return;
     }
+    world_read_u64(e->root, "/proc/sys/kernel/io_uring_disabled", &disabled);
+    found(f, "refused: %s", strerror(error));
+    conclude(f, DOCTOR_NOTE, "loading waits for each read in turn, which is slower from fast disks",
+             disabled         ? "sudo sysctl -w kernel.io_uring_disabled=0"
+             : error == EPERM ? "docker run --security-opt seccomp=unconfined ..."
+                              : "zgrep CONFIG_IO_URING= /proc/config.gz; use a kernel with it");
 }
 
 static void check_container(const struct exam *e, struct doctor_finding *f)

@@ -309,7 +309,7 @@ Test(doctor, kernel)
 
 /* ------------------------------------------------------------------ calls */
 
-Test(doctor, refused_calls_matter_with_several_nodes)
+Test(doctor, refused_calls)
 {
     bind_error = where_error = uring_error = EPERM;
     put_nodes("0\n");
@@ -318,7 +318,12 @@ Test(doctor, refused_calls_matter_with_several_nodes)
     put_nodes("0-1\n");
     expect("binding", DOCTOR_WARNING, "Operation not permitted", "--cap-add SYS_NICE");
     expect("page lookup", DOCTOR_NOTE, "Operation not permitted", "seccomp=unconfined");
-    expect("io_uring", DOCTOR_OK, "refused: Operation not permitted", NULL);
+    expect("io_uring", DOCTOR_NOTE, "refused: Operation not permitted", "seccomp=unconfined");
+    put("/proc/sys/kernel/io_uring_disabled", "2\n");
+    expect("io_uring", DOCTOR_NOTE, "refused", "sysctl -w kernel.io_uring_disabled=0");
+    put("/proc/sys/kernel/io_uring_disabled", "0\n");
+    uring_error = ENOSYS;
+    expect("io_uring", DOCTOR_NOTE, "Function not implemented", "CONFIG_IO_URING");
     bind_error = ENOSYS;
     expect("binding", DOCTOR_WARNING, "Function not implemented", "CONFIG_NUMA");
     put("/proc/self/status", "Name:\tx\nCapEff:\t00000000a80425fb\nSeccomp:\t2\n");
