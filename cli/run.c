@@ -55,6 +55,7 @@ static int run_option(struct run_options *o, int opt, const char *value)
         o->chat = true;
         return 1;
     case OPT_CHAT_TEMPLATE:
+        o->chat = true;
         return chat_template_option(&o->model.params, &o->chat_template, value);
     case OPT_RAW:
         o->raw = true;
@@ -326,6 +327,7 @@ const struct command command_run = {
         "  -n, --tokens N        at most N tokens (default: 512)\n"
         "      --chat            the text is a user's message to be answered, in the model's own\n"
         "                        chat form\n" CHAT_TEMPLATE_HELP
+        "                        (implies --chat)\n"
         "      --raw             the text is continued as it is, special tokens such as <|User|>\n"
         "                        understood (the default)\n"
         "      --stop TEXT       stop before this text; may be given several times\n"

@@ -49,12 +49,18 @@ static size_t skip_space(const struct lexer *l, size_t at)
     return l->n - jinja_strip_space(rest, true, false).n;
 }
 
+static numoe_status alloc(struct lexer *l, size_t n, size_t elem_bytes, void *out)
+{
+    numoe_status status = jinja_alloc(l->arena, n, elem_bytes, out, l->err);
+    return status == NUMOE_OK ? status : status_context(l->err, status, "line %u", l->line);
+}
+
 static numoe_status add(struct lexer *l, struct jinja_token token)
 {
     if (l->n_token == l->cap) {
         struct jinja_token *grown;
         size_t cap = l->cap == 0 ? 256 : l->cap * 2;
-        FORWARD_IF(jinja_alloc(l->arena, cap, sizeof(*grown), &grown, l->err));
+        FORWARD_IF(alloc(l, cap, sizeof(*grown), &grown));
         if (l->n_token > 0) {
             memcpy(grown, l->token, l->n_token * sizeof(*grown));
         }
@@ -227,7 +233,7 @@ static numoe_status lex_string(struct lexer *l)
     if (end >= l->n) {
         return FAIL(l, "string has no end", l->line);
     }
-    FORWARD_IF(jinja_alloc(l->arena, end - at + 4, 1, &out, l->err));
+    FORWARD_IF(alloc(l, end - at + 4, 1, &out));
     while (at < end) {
         if (l->src[at] == '\\') {
             at++;
@@ -428,7 +434,7 @@ static numoe_status normalize(struct lexer *l, const char *text, size_t n)
 {
     char *src;
 
-    FORWARD_IF(jinja_alloc(l->arena, n + 1, 1, &src, l->err));
+    FORWARD_IF(alloc(l, n + 1, 1, &src));
     for (size_t i = 0; i < n; i++) {
         bool cr = text[i] == '\r';
         src[l->n++] = cr ? '\n' : text[i];

@@ -129,7 +129,7 @@ static numoe_status parse_const(struct jinja_parser *p, struct jinja_node **out)
            p->token->value.kind == JINJA_STRING) {
         struct jinja_text a = node->value.text, b = p->token->value.text;
         char *both;
-        FORWARD_IF(jinja_alloc(p->arena, a.n + b.n, 1, &both, p->err));
+        FORWARD_IF(jinja_parse_alloc(p, a.n + b.n, 1, &both));
         memcpy(both, a.data, a.n);
         memcpy(both + a.n, b.data, b.n);
         node->value = jinja_string(both, a.n + b.n);

@@ -53,12 +53,18 @@ numoe_status jinja_parse_enter(struct jinja_parser *p)
     return NUMOE_OK;
 }
 
+numoe_status jinja_parse_alloc(struct jinja_parser *p, size_t n, size_t elem_bytes, void *out)
+{
+    numoe_status status = jinja_alloc(p->arena, n, elem_bytes, out, p->err);
+    return status == NUMOE_OK ? status : status_context(p->err, status, "line %u", p->token->line);
+}
+
 numoe_status jinja_new_node(struct jinja_parser *p, enum jinja_node_kind kind,
                             struct jinja_node **out)
 {
     struct jinja_node *node;
 
-    FORWARD_IF(jinja_alloc(p->arena, 1, sizeof(*node), &node, p->err));
+    FORWARD_IF(jinja_parse_alloc(p, 1, sizeof(*node), &node));
     node->kind = kind;
     node->line = p->token->line;
     *out = node;
@@ -71,7 +77,7 @@ numoe_status jinja_add_node(struct jinja_parser *p, struct jinja_nodes *nodes,
     if (nodes->n == nodes->cap) {
         size_t cap = nodes->cap == 0 ? 4 : nodes->cap * 2;
         struct jinja_node **grown;
-        FORWARD_IF(jinja_alloc(p->arena, cap, sizeof(*grown), &grown, p->err));
+        FORWARD_IF(jinja_parse_alloc(p, cap, sizeof(*grown), &grown));
         if (nodes->n > 0) {
             memcpy(grown, nodes->at, nodes->n * sizeof(*grown));
         }

@@ -19,6 +19,8 @@ numoe_status jinja_parse_fail(const struct jinja_parser *p, const char *fmt, ...
 /* "... expected, not" the present token */
 numoe_status jinja_fail_token(const struct jinja_parser *p, const char *wanted);
 numoe_status jinja_parse_enter(struct jinja_parser *p);
+/* As jinja_alloc(). */
+numoe_status jinja_parse_alloc(struct jinja_parser *p, size_t n, size_t elem_bytes, void *out);
 numoe_status jinja_new_node(struct jinja_parser *p, enum jinja_node_kind kind,
                             struct jinja_node **out);
 numoe_status jinja_add_node(struct jinja_parser *p, struct jinja_nodes *nodes,

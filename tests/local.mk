@@ -2,7 +2,7 @@
 # programs print TAP themselves.
 unit_tests += tests/unit/test-base
 unit_tests += tests/unit/test-format tests/unit/test-kern tests/unit/test-kern-vector
-unit_tests += tests/unit/test-tokenizer tests/unit/test-chat
+unit_tests += tests/unit/test-tokenizer tests/unit/test-chat tests/unit/test-jinja
 unit_tests += tests/unit/test-gguf tests/unit/test-model
 unit_tests += tests/unit/test-topo tests/unit/test-pool tests/unit/test-arena
 unit_tests += tests/unit/test-topo-report tests/unit/test-doctor
@@ -21,7 +21,8 @@ EXTRA_DIST += tests/unit/ggufbuild.h tests/unit/tinymodel.h
 EXTRA_DIST += tests/unit/npy.h tests/unit/rig.h tests/unit/madeup.h
 
 # ------------------------------------------------------------------ programs without Criterion
-plain_tests = tests/stress/stress-pool tests/fuzz/replay-gguf tests/fuzz/replay-tokenizer
+plain_tests = tests/stress/stress-pool tests/fuzz/replay-gguf tests/fuzz/replay-tokenizer \
+	tests/fuzz/replay-jinja
 
 tests_fuzz_replay_gguf_SOURCES = tests/fuzz/replay.c tests/fuzz/fuzz-gguf.c
 tests_fuzz_replay_gguf_CPPFLAGS = $(AM_CPPFLAGS) -DTEST_CORPUS='"tests/fuzz/corpus-gguf"'
@@ -31,12 +32,16 @@ tests_fuzz_replay_tokenizer_SOURCES = tests/fuzz/replay.c tests/fuzz/fuzz-tokeni
 tests_fuzz_replay_tokenizer_CPPFLAGS = $(AM_CPPFLAGS) -DTEST_CORPUS='"tests/fuzz/corpus-tokenizer"'
 EXTRA_DIST += tests/fuzz/corpus-tokenizer
 
+tests_fuzz_replay_jinja_SOURCES = tests/fuzz/replay.c tests/fuzz/fuzz-jinja.c
+tests_fuzz_replay_jinja_CPPFLAGS = $(AM_CPPFLAGS) -DTEST_CORPUS='"tests/fuzz/corpus-jinja"'
+EXTRA_DIST += tests/fuzz/corpus-jinja
+
 # Writes the seeds of the corpus.
 EXTRA_PROGRAMS += tests/fuzz/make-corpus-gguf tests/fuzz/make-corpus-tokenizer
 
 # ------------------------------------------------------------------ fuzzing
 FUZZ_SECONDS = 60
-fuzz_programs = tests/fuzz/fuzz-gguf tests/fuzz/fuzz-tokenizer
+fuzz_programs = tests/fuzz/fuzz-gguf tests/fuzz/fuzz-tokenizer tests/fuzz/fuzz-jinja
 
 if FUZZING
 EXTRA_PROGRAMS += $(fuzz_programs)
@@ -44,6 +49,8 @@ tests_fuzz_fuzz_gguf_SOURCES = tests/fuzz/fuzz-gguf.c
 tests_fuzz_fuzz_gguf_LDFLAGS = $(AM_LDFLAGS) $(FUZZ_FLAGS)
 tests_fuzz_fuzz_tokenizer_SOURCES = tests/fuzz/fuzz-tokenizer.c
 tests_fuzz_fuzz_tokenizer_LDFLAGS = $(AM_LDFLAGS) $(FUZZ_FLAGS)
+tests_fuzz_fuzz_jinja_SOURCES = tests/fuzz/fuzz-jinja.c
+tests_fuzz_fuzz_jinja_LDFLAGS = $(AM_LDFLAGS) $(FUZZ_FLAGS)
 
 # What is found anew stays in the build, in tests/fuzz/fuzz-X.found.
 fuzz: $(fuzz_programs)

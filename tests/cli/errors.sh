@@ -25,6 +25,22 @@ expect 2 "eval: --logits needs" "$numoe" eval --logits a
 expect 2 "eval: -o and --routes" "$numoe" eval --perplexity a -o b
 expect 2 "both give a prompt" "$numoe" run -p x -f y
 expect 2 "exclude each other" "$numoe" run -p x --raw --chat
+expect 2 "exclude each other" "$numoe" run -p x --raw --chat-template chatml
+expect 2 '"nope" is no chat template: name one with --chat-template: a file, or one of chatml, ' \
+    "$numoe" run -p x --chat-template nope
+expect 2 "$tmp/nope.jinja: No such file" "$numoe" chat --chat-template "$tmp/nope.jinja"
+printf '{%% for m in messages %%}\n{%% endif %%}' >"$tmp/bad.jinja"
+expect 2 "chat template: line 2: unknown or unexpected tag 'endif'" \
+    "$numoe" chat --chat-template "$tmp/bad.jinja"
+printf '{{ messages }}\n{{ messages | shuffle }}' >"$tmp/bad.jinja"
+expect 3 "chat template: line 2: the filter 'shuffle' is not supported" \
+    "$numoe" run -q -p x --chat-template "$tmp/bad.jinja"
+# the help lists all the names that there are
+"$numoe" run -p x --chat-template nope 2>&1 </dev/null | sed 's/.* one of //; s/, /\n/g' >"$tmp/names"
+test "$(wc -l <"$tmp/names")" -gt 5 || complain "templates: $(cat "$tmp/names")"
+while read -r name; do
+    "$numoe" help run | grep -q "[ ,]$name\(,\|\$\)" || complain "help run does not name $name"
+done <"$tmp/names"
 for command in run chat eval inspect version help; do
     expect 0 '' "$numoe" help $command
     grep -q "^Usage: numoe $command" "$tmp/out" || complain "help of $command"

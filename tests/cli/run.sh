@@ -39,6 +39,17 @@ tell -p '<｜User｜>Tell me a story about a fox and a crow.<｜Assistant｜>' >
 same "$tmp/chat" "$tmp/raw" 'chat form'
 cmp -s "$tmp/chat" "$tmp/one" && complain 'chat form and plain text are equal'
 
+# ---- another chat template, which says what the form is: a file, or a name
+printf '%s\n' '{{ bos_token }}{% for m in messages %}<｜{{ m.role | capitalize }}｜>{{ m.content }}{% endfor %}<｜Assistant｜>' \
+    >"$tmp/template.jinja"
+tell --chat-template "$tmp/template.jinja" -p 'Tell me a story about a fox and a crow.' \
+    >"$tmp/more" </dev/null
+same "$tmp/chat" "$tmp/more" 'chat template from a file'
+tell --chat-template deepseek-v2 -p 'Tell me a story.' >"$tmp/chat" </dev/null
+printf 'User: Tell me a story.\n\nAssistant:' >"$tmp/prompt"
+tell -f "$tmp/prompt" >"$tmp/raw" </dev/null
+same "$tmp/chat" "$tmp/raw" 'built-in chat template'
+
 # ---- stop strings
 word=$(cut -d ' ' -f 4 "$tmp/one")
 tell -p "$prompt" --stop nowhere --stop "$word" >"$tmp/more" </dev/null

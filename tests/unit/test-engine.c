@@ -333,6 +333,57 @@ Test(engine, tokenize_says_how_much_room_it_needs)
     numoe_engine_close(engine);
 }
 
+static void expect_prompt(const numoe_engine *engine, const char *json, const char *want)
+{
+    numoe_error err = {0};
+    char *text = NULL;
+
+    cr_assert(numoe_chat_render_json(engine, json, strlen(json), &text, &err) == NUMOE_OK, "%s",
+              err.text);
+    cr_expect_str_eq(text, want);
+    free(text);
+}
+
+Test(engine, conversations_as_json)
+{
+    numoe_engine_params params;
+    numoe_engine *engine;
+    numoe_error err = {0};
+    char *path = test_src_path(FABLE), *text = NULL;
+    static const char *const bad[][2] = {
+        {"", "is no JSON object"},        {"[]", "is no JSON object"},
+        {"{}", "messages: must be"},      {"{\"a\": 1, \"a\": 2}", "duplicate"},
+        {"{\"messages\": 1}", "must be"}, {"{\"messages\": [{}]}", "message 0: lacks a role"},
+    };
+
+    numoe_engine_params_init(&params);
+    params.model_path = path;
+    params.n_thread = 1;
+    params.chat_template = "{{ messages[0].content ~ tools ~ enable_thinking }}";
+    cr_assert(numoe_engine_open(&params, &engine, &err) == NUMOE_OK, "%s", err.text);
+    expect_prompt(engine,
+                  "{\"messages\": [{\"role\": \"user\", \"content\": [\"é\"]}], \"tools\": [1],"
+                  "\"enable_thinking\": false}",
+                  "['é'][1]False");
+    expect_prompt(engine,
+                  "{\"messages\": [{\"role\": \"user\", \"content\": \"Hi\"}],"
+                  "\"chat_template\": \"chatml\", \"add_generation_prompt\": false}",
+                  "<|im_start|>user\nHi<|im_end|>\n");
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        cr_expect(numoe_chat_render_json(engine, bad[i][0], strlen(bad[i][0]), &text, &err) ==
+                  NUMOE_E_INPUT);
+        cr_expect_not_null(strstr(err.text, bad[i][1]), "%s", err.text);
+    }
+    cr_expect_null(text);
+    numoe_engine_close(engine);
+
+    params.chat_template = "nope";
+    cr_expect(numoe_engine_open(&params, &engine, &err) == NUMOE_E_INPUT);
+    cr_expect_not_null(strstr(err.text, "\"nope\" is no chat template"), "%s", err.text);
+    cr_expect_not_null(strstr(err.text, numoe_chat_template_name(0)));
+    free(path);
+}
+
 Test(engine, a_message_becomes_the_reference_prompt)
 {
     numoe_engine *engine = open_model(FABLE, 1, 0);
