@@ -4,4 +4,5 @@ core_sources += \
 	base/knob.c base/knob.h \
 	base/log.c base/log.h \
 	base/mem.c base/mem.h \
-	base/status.c base/status.h
+	base/status.c base/status.h \
+	base/utf8.h

@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "base/knob.h"
+#include "base/utf8.h"
 
 static const char *const level_names[] = {
     [NUMOE_LOG_ERROR] = "error",
@@ -71,6 +72,7 @@ void log_line(numoe_log_level level, const char *fmt, ...)
     va_start(args, fmt);
     vsnprintf(line, sizeof line, fmt, args);
     va_end(args);
+    utf8_make_plain(line);
     if (sink != NULL) {
         sink(sink_arg, level, line);
     } else {

@@ -1,13 +1,16 @@
 /* Error texts, and what the library says about itself.
  *
- * Owns the one place where an error's text is written. Texts quote names out of files, so every
- * control character is replaced here: whoever prints an error prints exactly one line.
+ * Owns the one place where an error's text is written. Texts quote names out of files, so
+ * control characters and what is not UTF-8 are replaced here: whoever prints an error prints exactly
+ * one line, and no terminal obeys it.
  */
 #include "base/status.h"
 
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
+
+#include "base/utf8.h"
 
 const char *numoe_status_text(numoe_status status)
 {
@@ -26,15 +29,6 @@ const char *numoe_version(void)
     return PACKAGE_VERSION;
 }
 
-static void keep_one_line(char *text)
-{
-    for (unsigned char *c = (unsigned char *)text; *c != '\0'; c++) {
-        if (*c < 0x20 || *c == 0x7f) {
-            *c = '?';
-        }
-    }
-}
-
 numoe_status status_fail(numoe_error *err, numoe_status status, const char *fmt, ...)
 {
     if (err == NULL) {
@@ -46,7 +40,7 @@ numoe_status status_fail(numoe_error *err, numoe_status status, const char *fmt,
     va_start(args, fmt);
     vsnprintf(text, sizeof text, fmt, args);
     va_end(args);
-    keep_one_line(text);
+    utf8_make_plain(text);
     err->status = status;
     memcpy(err->text, text, sizeof text);
     return status;
@@ -70,7 +64,7 @@ numoe_status status_context(numoe_error *err, numoe_status status, const char *f
         text[len++] = *c;
     }
     text[len] = '\0';
-    keep_one_line(text);
+    utf8_make_plain(text);
     memcpy(err->text, text, sizeof text);
     return err->status;
 }

@@ -5,8 +5,8 @@
 
 #include "numoe/numoe.h"
 
-/* Fills *err (if not NULL) and returns status. Text too long is cut; newlines and other control
- * characters (names come out of files) are replaced by '?'. */
+/* Fills *err (if not NULL) and returns status. Text too long is cut; control characters,
+ * newlines among them, and what is not UTF-8 (names come out of files) are replaced by '?'. */
 numoe_status status_fail(numoe_error *err, numoe_status status, const char *fmt, ...)
     NUMOE_PRINTF(3, 4);
 

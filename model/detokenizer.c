@@ -1,8 +1,8 @@
 /* Tokens back to text as they come: bytes are held back until they are a whole UTF-8 sequence. */
 #include <string.h>
 
+#include "base/utf8.h"
 #include "model/tokenizer-impl.h"
-#include "model/utf8.h"
 
 static const char replacement[] = "\xef\xbf\xbd"; /* U+FFFD */
 enum { REPLACEMENT_BYTES = 3 };

@@ -9,8 +9,8 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "base/utf8.h"
 #include "model/model.h"
-#include "model/utf8.h"
 
 #define TEXT_BYTES_MAX 80u /* of a string that is shown */
 #define ELEMS_MAX      4u  /* of an array */

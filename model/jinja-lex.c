@@ -6,8 +6,8 @@
 #include <errno.h>
 #include <stdlib.h>
 
+#include "base/utf8.h"
 #include "model/jinja-impl.h"
-#include "model/utf8.h"
 
 enum { MAX_NESTED_BRACKETS = 200 };
 

@@ -5,8 +5,8 @@
 #include <errno.h>
 #include <stdlib.h>
 
+#include "base/utf8.h"
 #include "model/jinja-impl.h"
-#include "model/utf8.h"
 
 /* ------------------------------------------------------------------ case */
 

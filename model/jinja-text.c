@@ -8,8 +8,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "base/utf8.h"
 #include "model/jinja-impl.h"
-#include "model/utf8.h"
 
 numoe_status jinja_put(struct jinja *j, struct jinja_text text)
 {

@@ -2,8 +2,8 @@
  * digits, upper and lower case, what repr() shows as it is. Case mapping sees one character at a
  * time: the two forms of a small sigma are not told apart.
  */
+#include "base/utf8.h"
 #include "model/jinja-impl.h"
-#include "model/utf8.h"
 
 struct unicode_range {
     uint32_t first, last;
@@ -61,9 +61,29 @@ bool jinja_is_digit(uint32_t c)
     return in_ranges(digit, ARRAY_LEN(digit), c);
 }
 
+bool jinja_is_numeric(uint32_t c)
+{
+    return in_ranges(numeric, ARRAY_LEN(numeric), c);
+}
+
 bool jinja_is_cased(uint32_t c)
 {
     return in_ranges(cased, ARRAY_LEN(cased), c);
+}
+
+/* Letters for titles are both and neither: they have a small and a capital form. */
+bool jinja_is_lower(uint32_t c)
+{
+    uint32_t mapped[3];
+    return c <= 0x10ffff && (in_ranges(small, ARRAY_LEN(small), c) ||
+                             jinja_map_case(c, JINJA_UPPER, mapped) > 1 || mapped[0] != c);
+}
+
+bool jinja_is_upper(uint32_t c)
+{
+    uint32_t mapped[3];
+    return c <= 0x10ffff && (in_ranges(capital, ARRAY_LEN(capital), c) ||
+                             jinja_map_case(c, JINJA_LOWER, mapped) > 1 || mapped[0] != c);
 }
 
 static uint32_t map_run(const struct unicode_run *run, size_t n, uint32_t c)
@@ -95,8 +115,8 @@ unsigned jinja_map_case(uint32_t c, enum jinja_case to, uint32_t out[3])
     };
 
     if (c < 0x80) {
-        bool small = c >= 'a' && c <= 'z', big = c >= 'A' && c <= 'Z';
-        out[0] = to == JINJA_LOWER ? (big ? c + 32 : c) : small ? c - 32 : c;
+        bool is_small = c >= 'a' && c <= 'z', is_big = c >= 'A' && c <= 'Z';
+        out[0] = to == JINJA_LOWER ? (is_big ? c + 32 : c) : is_small ? c - 32 : c;
         return 1;
     }
     for (size_t i = 0; i < ARRAY_LEN(special); i++) {

@@ -38,8 +38,7 @@ core_sources += \
 	model/tokenizer-bpe.c \
 	model/tokenizer-pre.c \
 	model/tokenizer-special.c \
-	model/tokenizer-spm.c \
-	model/utf8.h
+	model/tokenizer-spm.c
 
 EXTRA_DIST += model/fable/README.md model/fable/hf model/fable/train model/nfc-table.py \
 	model/jinja-unicode.py

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "base/utf8.h"
 #include "model/arch.h"
 #include "model/bind.h"
 
@@ -108,11 +109,13 @@ static void count(struct model *m)
 
 /* ---- the whole */
 
+/* Names are shown: files may say what they like. */
 static numoe_status copy_text(struct gguf_string s, char **out, numoe_error *err)
 {
     char *text;
     FORWARD_IF(mem_new(&text, s.len + 1, 1, "a model's name", err));
     memcpy(text, s.data, s.len);
+    utf8_make_plain(text);
     *out = text;
     return NUMOE_OK;
 }

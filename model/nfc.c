@@ -6,7 +6,7 @@
 
 #include <stdlib.h>
 
-#include "model/utf8.h"
+#include "base/utf8.h"
 
 /* Characters that may change or move; ccc is the canonical combining class. */
 struct nfc_class {

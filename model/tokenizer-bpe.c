@@ -7,9 +7,9 @@
 #include <string.h>
 
 #include "base/log.h"
+#include "base/utf8.h"
 #include "model/nfc.h"
 #include "model/tokenizer-impl.h"
-#include "model/utf8.h"
 
 enum {
     ALPHABET_END = 0x144, /* one past the last character that stands for a byte */

@@ -7,8 +7,8 @@
 #include <math.h>
 #include <string.h>
 
+#include "base/utf8.h"
 #include "model/tokenizer-impl.h"
-#include "model/utf8.h"
 
 static const char space_mark[] = "\xe2\x96\x81"; /* U+2581 */
 enum { SPACE_MARK_BYTES = 3 };

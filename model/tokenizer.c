@@ -9,8 +9,8 @@
 #include <string.h>
 
 #include "base/log.h"
+#include "base/utf8.h"
 #include "model/tokenizer-impl.h"
-#include "model/utf8.h"
 
 /* ------------------------------------------------------------------ texts to ids */
 

@@ -10,8 +10,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "base/utf8.h"
 #include "model/chat.h"
-#include "model/utf8.h"
 #include "tests/unit/ggufbuild.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);

@@ -38,6 +38,14 @@ Test(base, error_text_stays_one_line)
     cr_assert_str_eq(err.text, "file?1: name \"a?b?[2J?\xc3\xa9\"");
 }
 
+/* Terminals obey U+009B as they do ESC [, and some a byte 0x9b. */
+Test(base, error_text_is_no_order_to_a_terminal)
+{
+    numoe_error err = {0};
+    status_fail(&err, NUMOE_E_INPUT, "%s", "\xc2\x9b[\x9b\xff\xed\xa0\x80|\xc2\xa0\xe2\x82\xac\xf0\x9f\x98\x80\xc3");
+    cr_assert_str_eq(err.text, "??[?????|\xc2\xa0\xe2\x82\xac\xf0\x9f\x98\x80?");
+}
+
 Test(base, error_text_is_cut_not_overrun)
 {
     char longer[2000];

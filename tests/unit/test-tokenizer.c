@@ -7,8 +7,8 @@
 #include <jansson.h>
 
 #include "base/clock.h"
+#include "base/utf8.h"
 #include "model/tokenizer-impl.h"
-#include "model/utf8.h"
 #include "tests/unit/ggufbuild.h"
 #include "tests/unit/testdata.h"
 

@@ -1,9 +1,10 @@
 /* UTF-8 as RFC 3629 defines it: no overlong forms, no surrogates, nothing above U+10FFFF. */
-#ifndef NUMOE_MODEL_UTF8_H
-#define NUMOE_MODEL_UTF8_H
+#ifndef NUMOE_BASE_UTF8_H
+#define NUMOE_BASE_UTF8_H
 
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 enum { UTF8_INVALID = 0, UTF8_CUT = -1 };
 
@@ -98,6 +99,23 @@ static inline int utf8_encode(uint32_t c, char *out)
     out[2] = (char)(0x80 | (c >> 6 & 0x3f));
     out[3] = (char)(0x80 | (c & 0x3f));
     return 4;
+}
+
+/* Makes text something that a terminal shows on one line: '?' in place of every byte of a control
+ * character (C0, DEL, C1) or of what is not UTF-8. */
+static inline void utf8_make_plain(char *text)
+{
+    size_t n = strlen(text), i = 0;
+
+    while (i < n) {
+        int len = utf8_length(text + i, n - i);
+        uint32_t c = len > 0 ? utf8_decode(text + i, len) : 0;
+        size_t n_byte = len > 0 ? (size_t)len : 1;
+        if (c < 0x20 || (c >= 0x7f && c < 0xa0)) {
+            memset(text + i, '?', n_byte);
+        }
+        i += n_byte;
+    }
 }
 
 #endif
