@@ -24,20 +24,33 @@ static numoe_log_fn sink;
 static void *sink_arg;
 static int sink_level = -1; /* -1: ask the environment at the first use */
 
-static int level_from_environment(void)
+/* -1: no level has this name. */
+static int level_of_name(const char *name)
 {
-    const char *name = knob_str("NUMOE_LOG");
-    if (name == NULL) {
-        return NUMOE_LOG_WARN;
-    }
     for (int level = 0; level < N_LEVEL; level++) {
         if (strcmp(name, level_names[level]) == 0) {
             return level;
         }
     }
-    fprintf(stderr, "numoe: warn: NUMOE_LOG is \"%s\", expected error, warn, info or debug\n",
-            name);
-    return NUMOE_LOG_WARN;
+    return -1;
+}
+
+/* A wrong name is refused by log_check(), when an engine is opened. */
+static int level_from_environment(void)
+{
+    const char *name = knob_str("NUMOE_LOG");
+    const int level = name != NULL ? level_of_name(name) : -1;
+    return level >= 0 ? level : NUMOE_LOG_WARN;
+}
+
+numoe_status log_check(numoe_error *err)
+{
+    const char *name = knob_str("NUMOE_LOG");
+    if (sink == NULL && name != NULL && level_of_name(name) < 0) {
+        return status_fail(err, NUMOE_E_INPUT,
+                           "NUMOE_LOG is \"%s\", expected error, warn, info or debug", name);
+    }
+    return NUMOE_OK;
 }
 
 static int current_level(void)

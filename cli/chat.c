@@ -12,7 +12,10 @@ struct chat {
     struct model_options model;
     struct sampling_options sampling;
     const char *system; /* NULL: none */
+    const char **stop;  /* [n_stop] */
+    size_t n_stop;
     uint64_t max_tokens;
+    bool ignore_eog;
     struct text chat_template; /* if from a file */
 
     numoe_engine *engine;
@@ -30,6 +33,8 @@ static const struct option options[] = {
     {"system", required_argument, NULL, 's'},
     {"tokens", required_argument, NULL, 'n'},
     CHAT_TEMPLATE_OPTION,
+    {"stop", required_argument, NULL, OPT_STOP},
+    {"ignore-eog", no_argument, NULL, OPT_IGNORE_EOG},
     {0},
 };
 
@@ -53,6 +58,10 @@ static int parse(struct chat *c, int argc, char **argv, bool *done)
             c->system = optarg;
         } else if (opt == OPT_CHAT_TEMPLATE) {
             taken = chat_template_option(&c->model.params, &c->chat_template, optarg);
+        } else if (opt == OPT_STOP) {
+            taken = stop_option(c->stop, &c->n_stop, optarg);
+        } else if (opt == OPT_IGNORE_EOG) {
+            c->ignore_eog = true;
         } else if (opt == 'n') {
             taken = parse_uint("-n", optarg, 1, 1000000000, &c->max_tokens) ? 1 : -1;
         } else {
@@ -66,8 +75,8 @@ static int parse(struct chat *c, int argc, char **argv, bool *done)
     if (optind < argc) {
         return fail_usage(&command_chat, "unexpected argument '%s'", argv[optind]);
     }
-    int exit_status = model_options_finish(&c->model);
-    return exit_status ? exit_status : sampling_options_finish(&c->sampling, c->model.is_embedded);
+    model_options_finish(&c->model);
+    return sampling_options_finish(&c->sampling, c->model.is_bundled);
 }
 
 /* ------------------------------------------------------------------ the conversation */
@@ -208,6 +217,9 @@ static int answer(struct chat *c)
     text_out_init(&a.out, c->model.quiet);
     numoe_generate_params params = {
         .max_tokens = c->max_tokens,
+        .stop = c->stop,
+        .n_stop = c->n_stop,
+        .ignore_eog = c->ignore_eog,
         .on_text = answer_write,
         .on_prompt = answer_prompt,
         .arg = &a,
@@ -215,7 +227,7 @@ static int answer(struct chat *c)
     interrupt_begin(c->session);
     numoe_status status = numoe_generate(c->session, c->sampler, &params, &result, &err);
     interrupt_end();
-    text_out_end(&a.out);
+    text_out_end(&a.out, status == NUMOE_OK);
     if (status != NUMOE_OK || a.out.failed || a.no_memory) {
         free(a.data);
         return a.no_memory    ? fail(EXIT_LACKING, "no memory for the answer")
@@ -248,12 +260,12 @@ static int turn(struct chat *c, const char *line)
 
 /* ------------------------------------------------------------------ the loop */
 
-/* getline() again after the first Ctrl-C of a person, who then sees how to leave. */
+/* Again after the first Ctrl-C of a person, who then sees how to leave. */
 static ssize_t get_line(char **line, size_t *cap)
 {
     for (;;) {
         errno = 0;
-        ssize_t n = getline(line, cap, stdin);
+        ssize_t n = read_line(stdin, line, cap);
         if (n >= 0 || errno != EINTR) {
             return n;
         }
@@ -262,43 +274,75 @@ static ssize_t get_line(char **line, size_t *cap)
     }
 }
 
-/* Reads a line without its newline. False at the end of input. */
-static bool read_line(const struct chat *c, char **line, size_t *cap)
+/* What a person has typed wrongly can be typed again; a script ends. */
+static int refuse_line(const struct chat *c, char *line, int exit_status)
+{
+    line[0] = 0;
+    return c->is_terminal ? EXIT_OK : exit_status;
+}
+
+/* Reads a line without its newline; *end: there is none. */
+static int next_line(const struct chat *c, char **line, size_t *cap, bool *end)
 {
     if (c->is_terminal) {
         fputs("> ", stderr);
         interrupt_begin_input();
     }
     ssize_t n = get_line(line, cap);
+    int error = errno;
     if (c->is_terminal) {
         interrupt_end();
+    }
+    *end = n < 0;
+    if (n < 0) {
+        return error ? fail(EXIT_INPUT, "standard input: %s", strerror(error)) : EXIT_OK;
     }
     while (n > 0 && ((*line)[n - 1] == '\n' || (*line)[n - 1] == '\r')) {
         (*line)[--n] = 0;
     }
-    return n >= 0;
+    int exit_status = refuse_nul("the message", &(struct text){.data = *line, .bytes = (size_t)n});
+    return exit_status == EXIT_OK ? EXIT_OK : refuse_line(c, *line, exit_status);
+}
+
+/* A line that begins with '/'. A person who mistypes a command did not mean to say it; a script may
+ * say what it likes. */
+static int command(struct chat *c, const char *line)
+{
+    if (strcmp(line, "/reset") == 0) {
+        if (!c->model.quiet && c->is_terminal) {
+            fputs("[the conversation is forgotten]\n\n", stderr);
+        }
+        return reset(c);
+    }
+    if (strcmp(line, "/help") == 0) {
+        fputs("/reset forgets the conversation, /quit or the end of input (Ctrl-D) ends it,\n"
+              "Ctrl-C stops an answer; every other line is a message\n\n",
+              stderr);
+    } else if (!c->is_terminal) {
+        return turn(c, line);
+    } else {
+        warn("there is no '%s', only /reset, /help and /quit", line);
+    }
+    return EXIT_OK;
 }
 
 static int converse(struct chat *c)
 {
     char *line = NULL;
     size_t cap = 0;
+    bool end;
     int exit_status = reset(c);
 
-    while (exit_status == EXIT_OK && read_line(c, &line, &cap)) {
-        if (strcmp(line, "/quit") == 0) {
+    while (exit_status == EXIT_OK) {
+        exit_status = next_line(c, &line, &cap, &end);
+        if (exit_status != EXIT_OK || end || strcmp(line, "/quit") == 0) {
             break;
         }
-        if (strcmp(line, "/reset") == 0) {
-            exit_status = reset(c);
-        } else if (line[0] == '/') {
-            warn("there is no '%s', only /reset and /quit", line);
+        if (line[0] == '/') {
+            exit_status = command(c, line);
         } else if (line[0]) {
             exit_status = turn(c, line);
         }
-    }
-    if (exit_status == EXIT_OK && ferror(stdin)) {
-        exit_status = fail(EXIT_INPUT, "standard input: %s", strerror(errno));
     }
     free(line);
     drop_messages(c, 0);
@@ -334,6 +378,10 @@ static int run(int argc, char **argv)
 
     model_options_init(&c.model);
     sampling_options_init(&c.sampling);
+    c.stop = calloc((size_t)argc, sizeof *c.stop);
+    if (!c.stop) {
+        return fail(EXIT_LACKING, "no memory for %d arguments", argc);
+    }
     int exit_status = parse(&c, argc, argv, &done);
     if (exit_status == EXIT_OK && !done) {
         exit_status = open_engine(&c.model, &c.engine);
@@ -342,6 +390,7 @@ static int run(int argc, char **argv)
             numoe_engine_close(c.engine);
         }
     }
+    free(c.stop);
     free(c.chat_template.data);
     return exit_status;
 }
@@ -354,10 +403,11 @@ const struct command command_chat = {
         "Usage: numoe chat [OPTION]...\n"
         "\n"
         "Reads messages, a line each, and answers them. /reset forgets the conversation, /quit\n"
-        "or the end of input ends it.\n"
+        "or the end of input ends it, /help says so.\n"
         "\n"
         "  -s, --system TEXT     a system message to begin with\n"
-        "  -n, --tokens N        at most N tokens an answer (default: until the context is full)\n"
-        CHAT_TEMPLATE_HELP "\n" SAMPLING_OPTIONS_HELP "\n" MODEL_OPTIONS_HELP "\n"
+        "  -n, --tokens N        at most N tokens an answer (default: until the context is "
+        "full)\n" STOP_OPTIONS_HELP CHAT_TEMPLATE_HELP "\n" SAMPLING_OPTIONS_HELP
+        "\n" MODEL_OPTIONS_HELP "\n"
         "Ctrl-C stops an answer, or gives up a line being typed; a second one ends the program.\n",
 };

@@ -34,6 +34,7 @@ extern const struct command command_inspect, command_topo, command_doctor;
 int fail(int exit_status, const char *fmt, ...) NUMOE_PRINTF(2, 3);
 int fail_usage(const struct command *cmd, const char *fmt, ...) NUMOE_PRINTF(2, 3);
 int fail_status(const numoe_error *err);
+int fail_file(const char *path, const numoe_error *err); /* what is wrong is in this file */
 void warn(const char *fmt, ...) NUMOE_PRINTF(1, 2);
 
 /* ------------------------------------------------------------------ options (options.c) */
@@ -52,7 +53,7 @@ enum {
 
 struct model_options {
     numoe_engine_params params; /* model_path NULL: none named */
-    bool is_embedded;           /* the embedded model: its defaults apply */
+    bool is_bundled;            /* the bundled model: its defaults apply */
     bool quiet;
     unsigned n_ctx; /* 0: the model's own */
 };
@@ -81,7 +82,7 @@ struct model_options {
 
 #define MODEL_OPTIONS_HELP                                                                         \
     "Model and machine:\n"                                                                         \
-    "  -m, --model FILE      GGUF file; of a split file the first part (default: the embedded\n"   \
+    "  -m, --model FILE      GGUF file; of a split file the first part (default: the bundled\n"    \
     "                        model, or what the environment variable NUMOE_MODEL names)\n"         \
     "  -c, --ctx N           context in tokens (default: the model's own)\n"                       \
     "  -t, --threads N       workers (default: one per allowed core)\n"                            \
@@ -103,6 +104,10 @@ struct model_options {
     "                        chatml, deepseek-v2, deepseek-v3, deepseek-v3.1, glm4, gpt-oss,\n"     \
     "                        granite, kimi-k2, llama3, mistral, olmoe\n"
 
+#define STOP_OPTIONS_HELP                                                                          \
+    "      --stop TEXT       stop before this text; may be given several times\n"                  \
+    "      --ignore-eog      go on where the model ends its turn\n"
+
 struct sampling_options {
     numoe_sampler_params params;
     bool has_seed, has_penalty;
@@ -115,7 +120,7 @@ struct sampling_options {
     "      --top-p X         only the most likely tokens that reach X together (default: 0.9)\n"   \
     "      --min-p X         only tokens with X of the best one's probability (default: 0, off)\n" \
     "      --repeat-penalty X  divides the logits of recent tokens (default: 1, off; for the\n"    \
-    "                        embedded model 1.05)\n"                                               \
+    "                        bundled model 1.05)\n"                                                \
     "      --repeat-last N   how many tokens are recent (default: 64)\n"                           \
     "      --seed N          makes a run repeatable (default: a new one each time, printed)\n"
 
@@ -130,9 +135,12 @@ void sampling_options_init(struct sampling_options *o);
 /* Both: 1 if the option was theirs, 0 if not, -1 if its value was wrong (said already). */
 int model_option(struct model_options *o, int opt, const char *value);
 int sampling_option(struct sampling_options *o, int opt, const char *value);
-/* Finds the model file where none was named, and a seed; an exit status. */
-int model_options_finish(struct model_options *o);
-int sampling_options_finish(struct sampling_options *o, bool is_embedded);
+/* Adds to stop [n_stop], which has room for every argument. 1, or -1 for an empty text (said
+ * already). */
+int stop_option(const char **stop, size_t *n_stop, const char *value);
+/* What was not named: the model, and a seed (an exit status). */
+void model_options_finish(struct model_options *o);
+int sampling_options_finish(struct sampling_options *o, bool is_bundled);
 
 /* The next option as getopt_long() gives it, -1 at the end, '?' after an error (said already). */
 int next_option(const struct command *cmd, int argc, char **argv, const char *short_options,
@@ -162,6 +170,8 @@ struct output {
 };
 
 int output_open(struct output *o, const char *path); /* an exit status */
+/* Whether a file that somebody else will write can be created; an exit status. */
+int output_check(const char *path);
 int output_commit(struct output *o);                 /* closes either way */
 void output_discard(struct output *o);               /* also of one that never was opened */
 

@@ -19,12 +19,13 @@ struct layer_routes {
 struct logits {
     numoe_engine *engine;
     numoe_session *session;
+    const char *ids_path;
     unsigned n_vocab;
     struct output npy, json;
     struct layer_routes *layer; /* [n_layer] in the order of layers */
     size_t n_layer;
     size_t n_token; /* of the request */
-    bool write_failed, no_memory;
+    bool write_failed, no_memory, not_finite;
 };
 
 /* ------------------------------------------------------------------ ids */
@@ -92,13 +93,32 @@ static void write_npy_header(FILE *f, size_t n_row, size_t n_column)
     fprintf(f, "%-*s\n", (int)padded - 1, text);
 }
 
-/* Nobody needs the rest of an evaluation whose result cannot be kept. */
+static bool are_finite(const float *x, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        if (!isfinite(x[i])) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* Nobody needs the rest of an evaluation whose result cannot be kept, or is none. */
 static void on_logits(void *arg, size_t position, const float *logits)
 {
     struct logits *l = arg;
 
-    (void)position;
-    if (!l->write_failed && fwrite(logits, sizeof *logits, l->n_vocab, l->npy.file) != l->n_vocab) {
+    if (l->write_failed || l->not_finite) {
+        return;
+    }
+    if (!are_finite(logits, l->n_vocab)) {
+        l->not_finite = true;
+        fail(EXIT_INPUT,
+             "logits of position %zu are not numbers: the model's weights are damaged or overflow "
+             "their type",
+             position);
+        numoe_session_cancel(l->session);
+    } else if (fwrite(logits, sizeof *logits, l->n_vocab, l->npy.file) != l->n_vocab) {
         l->write_failed = true;
         fail(EXIT_WORK, "%s: %s", l->npy.path, strerror(errno));
         numoe_session_cancel(l->session);
@@ -161,24 +181,13 @@ static void write_weights(FILE *f, const struct layer_routes *r)
     }
 }
 
-/* JSON has no word for what is not a number. */
-static bool all_finite(const struct layer_routes *r)
-{
-    for (size_t i = 0; i < r->n * r->k; i++) {
-        if (!isfinite(r->weight[i])) {
-            return false;
-        }
-    }
-    return true;
-}
-
 static int write_routes(struct logits *l)
 {
     FILE *f = l->json.file;
 
     fprintf(f, "{\"n_token\": %zu, \"layers\": [", l->n_token);
     for (size_t i = 0; i < l->n_layer; i++) {
-        if (!all_finite(&l->layer[i])) {
+        if (!are_finite(l->layer[i].weight, l->layer[i].n * l->layer[i].k)) {
             return fail(EXIT_INPUT,
                         "expert weights of layer %u are not numbers: the model's "
                         "weights are damaged or overflow their type",
@@ -202,17 +211,20 @@ static int evaluate(struct logits *l, const struct ids *ids, bool quiet)
     numoe_error err;
 
     numoe_status status = numoe_session_append(l->session, ids->id, ids->n, &err);
+    if (status != NUMOE_OK) {
+        return fail_file(l->ids_path, &err);
+    }
     progress_init(&progress, "evaluating", quiet);
     interrupt_begin(l->session);
-    while (status == NUMOE_OK && numoe_session_pending(l->session)) {
+    while (status == NUMOE_OK && numoe_session_pending(l->session) > 0) {
         status = numoe_step(l->engine, &l->session, 1, &err);
         size_t n_done = ids->n - numoe_session_pending(l->session);
         progress_update(&progress, (double)n_done / (double)ids->n);
     }
     interrupt_end();
     progress_end(&progress);
-    if (l->write_failed) {
-        return EXIT_WORK;
+    if (l->write_failed || l->not_finite) {
+        return l->write_failed ? EXIT_WORK : EXIT_INPUT;
     }
     if (l->no_memory) {
         return fail(EXIT_LACKING, "no memory for the routes of %zu tokens", ids->n);
@@ -245,6 +257,19 @@ static int evaluate_to_files(struct logits *l, const struct ids *ids, bool quiet
     return exit_status;
 }
 
+static void report_files(const struct logits *l, const struct eval_options *o)
+{
+    fputs("written    ", stderr);
+    if (o->output) {
+        fprintf(stderr, "%s: float32 [%zu, %u]%s", o->output, l->n_token, l->n_vocab,
+                o->routes ? "; " : "\n");
+    }
+    if (o->routes) {
+        fprintf(stderr, "%s: %zu tokens in %zu layer%s\n", o->routes, l->n_token, l->n_layer,
+                l->n_layer == 1 ? "" : "s");
+    }
+}
+
 static int open_files(struct logits *l, const struct eval_options *o)
 {
     int exit_status = EXIT_OK;
@@ -258,21 +283,38 @@ static int open_files(struct logits *l, const struct eval_options *o)
     return exit_status;
 }
 
-int eval_logits(const struct eval_options *o, numoe_engine *engine, const struct ids *ids)
+/* With the engine that is open. */
+static int evaluate_with_session(struct logits *l, const struct eval_options *o,
+                                 const struct ids *ids)
 {
-    const numoe_engine_info *info = numoe_engine_get_info(engine);
-    struct logits l = {.engine = engine, .n_vocab = info->n_vocab, .n_token = ids->n};
+    const numoe_engine_info *info = numoe_engine_get_info(l->engine);
     numoe_error err;
-    int exit_status;
 
-    l.layer = calloc(info->n_layer + 1, sizeof *l.layer);
-    if (!l.layer) {
+    l->n_vocab = info->n_vocab;
+    l->layer = calloc(info->n_layer + 1, sizeof *l->layer);
+    if (!l->layer) {
         return fail(EXIT_LACKING, "no memory for the routes of %u layers", info->n_layer);
     }
-    if (numoe_session_new(engine, o->model.n_ctx, &l.session, &err) != NUMOE_OK) {
-        exit_status = fail_status(&err);
-    } else if ((exit_status = open_files(&l, o)) == EXIT_OK) {
-        exit_status = evaluate_to_files(&l, ids, o->model.quiet);
+    if (numoe_session_new(l->engine, o->model.n_ctx, &l->session, &err) != NUMOE_OK) {
+        return fail_status(&err);
+    }
+    int exit_status = evaluate_to_files(l, ids, o->model.quiet);
+    if (exit_status == EXIT_OK && !o->model.quiet) {
+        report_files(l, o);
+    }
+    return exit_status;
+}
+
+int eval_logits(const struct eval_options *o, const struct ids *ids)
+{
+    struct logits l = {.ids_path = o->logits, .n_token = ids->n};
+
+    int exit_status = open_files(&l, o);
+    if (exit_status == EXIT_OK) {
+        exit_status = eval_engine(o, ids->n, &l.engine);
+    }
+    if (exit_status == EXIT_OK) {
+        exit_status = evaluate_with_session(&l, o, ids);
     }
     output_discard(&l.npy);
     output_discard(&l.json);
@@ -282,5 +324,6 @@ int eval_logits(const struct eval_options *o, numoe_engine *engine, const struct
     }
     free(l.layer);
     numoe_session_free(l.session);
+    numoe_engine_close(l.engine);
     return exit_status;
 }

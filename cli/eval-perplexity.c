@@ -155,6 +155,11 @@ static int report_result(const struct perplexity *p)
     if (!p->quiet) {
         fprintf(stderr, "evaluated  %zu tokens in %.2f s, %.1f tokens/s\n", n_evaluated, seconds,
                 (double)n_evaluated / seconds);
+        size_t n_rest = p->ids.n % p->n_token;
+        if (n_rest) {
+            fprintf(stderr, "not used   %zu token%s at the end, less than a window\n", n_rest,
+                    n_rest == 1 ? "" : "s");
+        }
     }
     return EXIT_OK;
 }
@@ -183,7 +188,7 @@ static int evaluate_text(struct perplexity *p)
 /* ------------------------------------------------------------------ set-up */
 
 /* Tokens of the text in whole windows; each begins with BOS where the model's texts do. */
-static int cut_windows(struct perplexity *p, const struct text *text)
+static int cut_windows(struct perplexity *p, const char *name, const struct text *text)
 {
     int32_t bos = numoe_token_bos(p->engine);
 
@@ -193,7 +198,7 @@ static int cut_windows(struct perplexity *p, const struct text *text)
     }
     p->n_window = p->ids.n / p->n_token;
     if (p->n_window == 0) {
-        return fail(EXIT_INPUT, "the text has %zu tokens, one window has %zu", p->ids.n,
+        return fail(EXIT_INPUT, "%s: the text has %zu tokens, one window has %zu", name, p->ids.n,
                     p->n_token);
     }
     for (size_t i = 1; bos >= 0 && p->ids.id[0] == bos && i < p->n_window; i++) {
@@ -234,11 +239,20 @@ static void close_windows(struct perplexity *p)
     free(p->ids.id);
 }
 
-int eval_perplexity(const struct eval_options *o, numoe_engine *engine, const struct text *text)
+int eval_perplexity(const struct eval_options *o, const struct text *text)
 {
-    struct perplexity p = {.engine = engine, .n_token = o->window, .quiet = o->model.quiet};
+    struct perplexity p = {.n_token = o->window, .quiet = o->model.quiet};
 
-    int exit_status = cut_windows(&p, text);
+    /* a token is a byte at least, but for a space, BOS and EOS that a vocabulary may add */
+    if (text->bytes + 3 < p.n_token) {
+        return fail(EXIT_INPUT, "%s: a text of %zu bytes is shorter than one window of %zu tokens",
+                    o->perplexity, text->bytes, p.n_token);
+    }
+    int exit_status = eval_engine(o, p.n_token, &p.engine);
+    if (exit_status != EXIT_OK) {
+        return exit_status;
+    }
+    exit_status = cut_windows(&p, o->perplexity, text);
     if (exit_status == EXIT_OK) {
         exit_status = open_windows(&p, o->model.params.chunk_tokens);
     }
@@ -246,5 +260,6 @@ int eval_perplexity(const struct eval_options *o, numoe_engine *engine, const st
         exit_status = evaluate_text(&p);
     }
     close_windows(&p);
+    numoe_engine_close(p.engine);
     return exit_status;
 }

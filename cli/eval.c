@@ -1,5 +1,6 @@
 /* numoe eval: numbers for comparison with other implementations. What is wrong with the request or
  * its files is found before the model is loaded. */
+#include <limits.h>
 #include <stdlib.h>
 
 #include "cli/eval.h"
@@ -50,7 +51,13 @@ static int check(const struct eval_options *o)
     if (o->perplexity && (o->output || o->routes)) {
         return fail_usage(&command_eval, "-o and --routes belong to --logits");
     }
-    return EXIT_OK;
+    const struct file_use use[] = {
+        {"-o", o->output, true},
+        {"--routes", o->routes, true},
+        {"--logits", o->logits, false},
+        MODEL_FILE_USES(&o->model),
+    };
+    return output_check_distinct(use, sizeof use / sizeof use[0]);
 }
 
 static int parse(struct eval_options *o, int argc, char **argv, bool *done)
@@ -77,24 +84,22 @@ static int parse(struct eval_options *o, int argc, char **argv, bool *done)
     if (optind < argc) {
         return fail_usage(&command_eval, "unexpected argument '%s'", argv[optind]);
     }
-    int exit_status = check(o);
-    return exit_status ? exit_status : model_options_finish(&o->model);
+    model_options_finish(&o->model);
+    return check(o);
 }
 
-static int with_engine(const struct eval_options *o, const struct text *text, const struct ids *ids)
+int eval_engine(const struct eval_options *o, size_t min_ctx, numoe_engine **engine)
 {
-    numoe_engine *engine;
+    struct model_options model = o->model;
 
-    int exit_status = open_engine(&o->model, &engine);
-    if (exit_status != EXIT_OK) {
-        return exit_status;
+    if (min_ctx > model.params.min_ctx) {
+        model.params.min_ctx = min_ctx < UINT_MAX ? (unsigned)min_ctx : UINT_MAX;
     }
-    if (!o->model.quiet) {
-        report_engine(engine);
+    int exit_status = open_engine(&model, engine);
+    if (exit_status == EXIT_OK && !model.quiet) {
+        report_engine(*engine);
         fputc('\n', stderr);
     }
-    exit_status = text ? eval_perplexity(o, engine, text) : eval_logits(o, engine, ids);
-    numoe_engine_close(engine);
     return exit_status;
 }
 
@@ -112,14 +117,14 @@ static int run(int argc, char **argv)
         struct text text;
         exit_status = read_text(o.perplexity, &text);
         if (exit_status == EXIT_OK) {
-            exit_status = with_engine(&o, &text, NULL);
+            exit_status = eval_perplexity(&o, &text);
             free(text.data);
         }
     } else {
         struct ids ids;
         exit_status = read_ids(o.logits, &ids);
         if (exit_status == EXIT_OK) {
-            exit_status = with_engine(&o, NULL, &ids);
+            exit_status = eval_logits(&o, &ids);
             free(ids.id);
         }
     }

@@ -13,9 +13,11 @@ struct eval_options {
     const char *routes; /* .json file of routes */
 };
 
-/* Exit statuses. */
-int eval_perplexity(const struct eval_options *o, numoe_engine *engine, const struct text *text);
-int eval_logits(const struct eval_options *o, numoe_engine *engine, const struct ids *ids);
+/* Exit statuses. Both open the engine themselves, when all else that can be refused is in order. */
+int eval_perplexity(const struct eval_options *o, const struct text *text);
+int eval_logits(const struct eval_options *o, const struct ids *ids);
+/* Opens an engine whose context is at least so long, and says what it is. */
+int eval_engine(const struct eval_options *o, size_t min_ctx, numoe_engine **engine);
 /* A JSON array of token ids. */
 int read_ids(const char *path, struct ids *ids);
 

@@ -62,21 +62,31 @@ int fail_usage(const struct command *cmd, const char *fmt, ...)
     return EXIT_INPUT;
 }
 
-int fail_status(const numoe_error *err)
+static int exit_status_of(numoe_status status)
 {
-    switch (err->status) {
+    switch (status) {
     case NUMOE_E_SUPPORT:
     case NUMOE_E_MEMORY:
-        return fail(EXIT_LACKING, "%s", err->text);
+        return EXIT_LACKING;
     case NUMOE_E_FILE_WRITE:
     case NUMOE_E_DEVICE:
     case NUMOE_E_STATE:
-        return fail(EXIT_WORK, "%s", err->text);
-    case NUMOE_E_STATE_CANCELLED:
-        return fail(EXIT_INTERRUPTED, "interrupted");
+        return EXIT_WORK;
     default:
-        return fail(EXIT_INPUT, "%s", err->text);
+        return EXIT_INPUT;
     }
+}
+
+int fail_status(const numoe_error *err)
+{
+    return err->status == NUMOE_E_STATE_CANCELLED
+               ? fail(EXIT_INTERRUPTED, "interrupted")
+               : fail(exit_status_of(err->status), "%s", err->text);
+}
+
+int fail_file(const char *path, const numoe_error *err)
+{
+    return fail(exit_status_of(err->status), "%s: %s", path, err->text);
 }
 
 void warn(const char *fmt, ...)
@@ -110,14 +120,32 @@ static void print_overview(FILE *to)
     for (size_t i = 0; i < N_COMMAND; i++) {
         fprintf(to, "  %-9s %s\n", commands[i]->name, commands[i]->summary);
     }
-    fprintf(to,
-            "\n'numoe help SUBCOMMAND' explains one. Exit status: 0 done, 1 failed while working,\n"
-            "2 wrong usage, file, model or request, 3 machine or build lacks something,\n"
-            "130 interrupted.\n");
+    fputs(
+        "\n'numoe help SUBCOMMAND' explains one. Exit status: 0 done, 1 failed while working,\n"
+        "2 wrong usage, file, model or request, 3 machine or build lacks something,\n"
+        "130 interrupted.\n"
+        "\n"
+        "Environment:\n"
+        "  NUMOE_MODEL  the model where -m names none (default: the bundled one)\n"
+        "  NUMOE_LOG    what is logged: error, warn (the default), info or debug\n"
+        "  NUMOE_ISA    kernels: ref, avx2 or avx512 (default: the best that the processor has)\n"
+        "  NUMOE_PAGES  what weights lie on: auto (the default), small, thp or huge pages\n"
+        "  NUMOE_POOL_THREADS  threads of the system that run the workers (default: one for each\n"
+        "               CPU that may be used)\n",
+        to);
+}
+
+static bool asks_for_help(int argc, char **argv)
+{
+    return argc == 2 && (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0);
 }
 
 static int run_version(int argc, char **argv)
 {
+    if (asks_for_help(argc, argv)) {
+        fputs(command_version.help, stdout);
+        return EXIT_OK;
+    }
     if (argc > 1) {
         return fail_usage(&command_version, "unexpected argument '%s'", argv[1]);
     }
@@ -127,6 +155,10 @@ static int run_version(int argc, char **argv)
 
 static int run_help(int argc, char **argv)
 {
+    if (asks_for_help(argc, argv)) {
+        fputs(command_help.help, stdout);
+        return EXIT_OK;
+    }
     if (argc > 2) {
         return fail_usage(&command_help, "unexpected argument '%s'", argv[2]);
     }

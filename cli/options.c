@@ -233,29 +233,26 @@ int chat_template_option(numoe_engine_params *params, struct text *text, const c
     return 1;
 }
 
-/* NUMOE_MODEL, then where `make install` puts the embedded model, then where the source tree has
- * it. */
-int model_options_finish(struct model_options *o)
+/* -m, then NUMOE_MODEL, then what the library opens where nothing is named. */
+void model_options_finish(struct model_options *o)
 {
-    static const char *const places[] = {NUMOE_DEFAULT_MODEL, NUMOE_SRC_MODEL};
     const char *named = getenv("NUMOE_MODEL");
 
-    if (o->params.model_path) {
-        return EXIT_OK;
-    }
-    if (named && named[0]) {
+    if (!o->params.model_path && named && named[0]) {
         o->params.model_path = named;
-        return EXIT_OK;
     }
-    for (size_t i = 0; i < sizeof places / sizeof places[0]; i++) {
-        if (access(places[i], R_OK) == 0) {
-            o->params.model_path = places[i];
-            o->is_embedded = true;
-            return EXIT_OK;
-        }
+    o->is_bundled = !o->params.model_path;
+    o->params.min_ctx = o->n_ctx;
+}
+
+int stop_option(const char **stop, size_t *n_stop, const char *value)
+{
+    if (!value[0]) {
+        fail(EXIT_INPUT, "--stop: the text is empty: give the text to stop before");
+        return -1;
     }
-    return fail(EXIT_INPUT, "the embedded model is not at %s: name a GGUF file with -m",
-                NUMOE_DEFAULT_MODEL);
+    stop[(*n_stop)++] = value;
+    return 1;
 }
 
 /* ------------------------------------------------------------------ sampling */
@@ -304,9 +301,9 @@ int sampling_option(struct sampling_options *o, int opt, const char *value)
 }
 
 /* Seeds that the program chooses are short enough to be typed. */
-int sampling_options_finish(struct sampling_options *o, bool is_embedded)
+int sampling_options_finish(struct sampling_options *o, bool is_bundled)
 {
-    if (!o->has_penalty && is_embedded) {
+    if (!o->has_penalty && is_bundled) {
         o->params.repeat_penalty = 1.05f;
     }
     if (!o->has_seed) {

@@ -5,7 +5,9 @@
  * report goes to a terminal.
  */
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/mem.h"
@@ -56,20 +58,45 @@ static void print_name(FILE *out, const char *s)
     print_text(out, s, strlen(s), SIZE_MAX);
 }
 
-/* "24 030 144 bytes (22.9 MiB)" */
-static void print_bytes(FILE *out, uint64_t bytes)
+/* 39553024 as "39.6 M", 39 as "39 " */
+static void print_scaled(FILE *out, uint64_t n)
 {
-    static const char *const unit[] = {"KiB", "MiB", "GiB", "TiB"};
-    fprintf(out, "%" PRIu64 " bytes", bytes);
-    double x = (double)bytes / 1024;
+    static const char *const prefix[] = {"", "k", "M", "G", "T"};
+    double x = (double)n;
     size_t i = 0;
-    while (x >= 1024 && i + 1 < ARRAY_LEN(unit)) {
-        x /= 1024;
+    while (x >= 1000 && i + 1 < ARRAY_LEN(prefix)) {
+        x /= 1000;
         i++;
     }
-    if (bytes >= 1024) {
-        fprintf(out, " (%.1f %s)", x, unit[i]);
+    fprintf(out, i > 0 ? "%.1f %s" : "%.0f %s", x, prefix[i]);
+}
+
+/* "24030144 bytes (24.0 MB)" */
+static void print_bytes(FILE *out, uint64_t bytes)
+{
+    fprintf(out, "%" PRIu64 " byte%s", bytes, bytes == 1 ? "" : "s");
+    if (bytes >= 1000) {
+        fputs(" (", out);
+        print_scaled(out, bytes);
+        fputs("B)", out);
     }
+}
+
+/* The shortest text that reads back as the same number: 0.95, not 0.949999988. */
+static void print_real(FILE *out, double value, bool is_f32)
+{
+    char text[40];
+    if (value == floor(value) && fabs(value) < 1e9) {
+        fprintf(out, "%.0f", value);
+        return;
+    }
+    for (int digits = 1; digits <= 17; digits++) {
+        snprintf(text, sizeof text, "%.*g", digits, value);
+        if (is_f32 ? strtof(text, NULL) == (float)value : strtod(text, NULL) == value) {
+            break;
+        }
+    }
+    fputs(text, out);
 }
 
 /* ---- metadata */
@@ -98,7 +125,7 @@ static void print_elem(FILE *out, const struct gguf_value *v, uint64_t i)
     } else if (gguf_value_u64(v, i, &u)) {
         fprintf(out, "%" PRIu64, u);
     } else if (gguf_value_f64(v, i, &d)) {
-        fprintf(out, "%.9g", d);
+        print_real(out, d, v->type == GGUF_F32);
     }
 }
 
@@ -149,8 +176,9 @@ static void print_types(FILE *out, const struct gguf *g)
         sum[t->format_id].bytes += t->bytes;
         n_elem += t->bytes / t->format->block_bytes * t->format->block_elems;
     }
-    fprintf(out, "\ntensors: %" PRIu64 ", %.6g million parameters\n", g->n_tensor,
-            (double)n_elem * 1e-6);
+    fprintf(out, "\ntensors: %" PRIu64 ", ", g->n_tensor);
+    print_scaled(out, n_elem);
+    fputs(" parameters\n", out);
     for (uint32_t id = 0; id < FORMAT_MAX; id++) {
         if (sum[id].n_tensor > 0) {
             const struct format *format = format_find(id);
@@ -165,18 +193,29 @@ static void print_types(FILE *out, const struct gguf *g)
     fputc('\n', out);
 }
 
+static void print_dims(FILE *out, const struct gguf_tensor *t)
+{
+    int n = 0;
+    for (unsigned id = 0; id < t->n_dim; id++) {
+        n += fprintf(out, "%s%" PRIu64, id > 0 ? " x " : "", t->dim[id]);
+    }
+    fprintf(out, "%*s  ", MAX(29 - n, 0), "");
+}
+
 static void print_tensors(FILE *out, const struct gguf *g)
 {
-    fputs("\ntensor: type, dimensions (row length first), bytes\n", out);
+    size_t width = strlen("tensor");
+    for (uint64_t i = 0; i < g->n_tensor; i++) {
+        width = MAX(width, strlen(g->tensor[i].name));
+    }
+    fprintf(out, "\n  %-*s  type     dimensions (row length first)  size\n", (int)width, "tensor");
     for (uint64_t i = 0; i < g->n_tensor; i++) {
         const struct gguf_tensor *t = &g->tensor[i];
         fputs("  ", out);
         print_name(out, t->name);
-        fprintf(out, ": %s, ", t->format->name);
-        for (unsigned id = 0; id < t->n_dim; id++) {
-            fprintf(out, "%s%" PRIu64, id > 0 ? " x " : "", t->dim[id]);
-        }
-        fprintf(out, ", %" PRIu64, t->bytes);
+        fprintf(out, "%*s  %-7s  ", (int)(width - strlen(t->name)), "", t->format->name);
+        print_dims(out, t);
+        print_bytes(out, t->bytes);
         if (g->n_part > 1) {
             fprintf(out, ", part %u", t->part + 1);
         }
@@ -229,8 +268,12 @@ static void print_experts(FILE *out, const struct model_hparams *hp)
         fprintf(out, ", from %u of %u groups by their %s", router->n_group_used, router->n_group,
                 rule[router->group_rule]);
     }
-    fprintf(out, ", weights %sscaled by %g\n", router->norm_topk ? "normalised and " : "",
-            (double)router->scale);
+    fputs(router->norm_topk ? ", weights normalised" : "", out);
+    if (router->scale != 1) {
+        fprintf(out, "%s scaled by ", router->norm_topk ? " and" : ", weights");
+        print_real(out, (double)router->scale, true);
+    }
+    fputc('\n', out);
 }
 
 static void print_active(FILE *out, const struct model *m)
@@ -264,7 +307,9 @@ static void print_model(FILE *out, const struct model *m)
     if (is_moe) {
         print_experts(out, hp);
     }
-    fprintf(out, "  parameters: %.6g million\n", (double)m->n_param * 1e-6);
+    fputs("  parameters: ", out);
+    print_scaled(out, m->n_param);
+    fputc('\n', out);
     print_active(out, m);
 }
 
@@ -314,7 +359,7 @@ static void print_verdict(FILE *out, const struct gguf *g, const struct model *m
     }
 }
 
-numoe_status numoe_inspect(const char *path, void *out, bool all_tensors, numoe_error *err)
+numoe_status numoe_inspect(const char *path, FILE *out, bool all_tensors, numoe_error *err)
 {
     struct gguf *g;
     struct model *m = NULL;

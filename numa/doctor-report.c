@@ -55,7 +55,7 @@ numoe_status doctor_print_json(const struct doctor_report *report, FILE *out, nu
                : status_fail(err, NUMOE_E_FILE_WRITE, "the report cannot be written");
 }
 
-numoe_status numoe_doctor_report(numoe_report_format format, void *out, numoe_error *err)
+numoe_status numoe_doctor_report(numoe_report_format format, FILE *out, numoe_error *err)
 {
     struct world *world;
     struct doctor_report report;

@@ -272,7 +272,7 @@ numoe_status topo_print_json(const struct view *view, FILE *out, numoe_error *er
 
 /* ------------------------------------------------------------------ entry */
 
-numoe_status numoe_topo_report(const char *topology, numoe_report_format format, void *out,
+numoe_status numoe_topo_report(const char *topology, numoe_report_format format, FILE *out,
                                numoe_error *err)
 {
     static numoe_status (*const print[])(const struct view *, FILE *, numoe_error *) = {

@@ -25,8 +25,8 @@ void numoe_engine_params_init(numoe_engine_params *params)
 
 static numoe_status check_params(const numoe_engine_params *params, numoe_error *err)
 {
-    if (!params->model_path || !params->model_path[0]) {
-        return status_fail(err, NUMOE_E_INPUT, "no model file is named");
+    if (params->model_path && !params->model_path[0]) {
+        return status_fail(err, NUMOE_E_INPUT, "the name of the model file is empty");
     }
     if (params->chunk_tokens > CHUNK_TOKENS_MAX) {
         return status_fail(err, NUMOE_E_INPUT, "chunk of %u tokens: at most %u are possible",
@@ -34,8 +34,7 @@ static numoe_status check_params(const numoe_engine_params *params, numoe_error 
     }
     if (params->placement < NUMOE_PLACEMENT_AUTO ||
         params->placement > NUMOE_PLACEMENT_INTERLEAVE) {
-        return status_fail(err, NUMOE_E_INPUT, "placement %d is not known",
-                           (int)params->placement);
+        return status_fail(err, NUMOE_E_INPUT, "placement %d is not known", (int)params->placement);
     }
     if (!(params->replica_percent >= 0 && params->replica_percent <= 10000)) {
         return status_fail(err, NUMOE_E_INPUT, "%g percent for replicas: 0 to 10000 are possible",
@@ -59,6 +58,16 @@ static numoe_status check_vocabulary(const struct model *model, const struct tok
         return status_fail(err, NUMOE_E_FILE_MODEL,
                            "vocabulary has %u tokens, token_embd.weight only %u rows", n_token,
                            model->hp.n_vocab);
+    }
+    return NUMOE_OK;
+}
+
+static numoe_status check_context(const struct model *model, unsigned min_ctx, numoe_error *err)
+{
+    if (min_ctx > model->hp.n_ctx_train) {
+        return status_fail(err, NUMOE_E_INPUT_CONTEXT,
+                           "context of %u tokens: this model was made for at most %u", min_ctx,
+                           model->hp.n_ctx_train);
     }
     return NUMOE_OK;
 }
@@ -176,13 +185,12 @@ bool numoe_engine_pages(const numoe_engine *engine, unsigned index, numoe_pages 
     return true;
 }
 
-numoe_status numoe_engine_save_stats(const numoe_engine *engine, const char *path,
-                                     numoe_error *err)
+numoe_status numoe_engine_save_stats(const numoe_engine *engine, FILE *out, numoe_error *err)
 {
     if (engine->model->hp.n_expert == 0) {
-        return status_fail(err, NUMOE_E_INPUT, "%s: the model has no experts to count", path);
+        return status_fail(err, NUMOE_E_INPUT, "the model has no experts to count");
     }
-    return expert_stats_save(path, engine->model, step_expert_counts(engine->step), err);
+    return expert_stats_save(out, engine->model, step_expert_counts(engine->step), err);
 }
 
 /* ------------------------------------------------------------------ open and close */
@@ -221,21 +229,47 @@ static numoe_status load_weights(numoe_engine *e, const numoe_engine_params *par
     return status;
 }
 
-static numoe_status engine_load(numoe_engine *e, const numoe_engine_params *params,
-                                numoe_error *err)
+/* The file without its weights: what can be refused is refused here. */
+static numoe_status open_model(numoe_engine *e, const char *path, unsigned min_ctx,
+                               numoe_error *err)
 {
-    double start = clock_seconds();
-
-    FORWARD_IF(kern_select(&e->kern, err));
-    FORWARD_IF(topo_load(params->topology, &e->topo, err));
-    FORWARD_IF(model_open(params->model_path, &e->model, err));
+    if (!path) {
+        FORWARD_IF(numoe_bundled_model(&path, err));
+    }
+    FORWARD_IF(model_open(path, &e->model, err));
     numoe_status status = tokenizer_open(e->model->gguf, &e->tok, err);
     if (status == NUMOE_OK) {
         status = check_vocabulary(e->model, e->tok, err);
     }
     if (status != NUMOE_OK) {
-        return status_context(err, status, "%s", params->model_path);
+        return status_context(err, status, "%s", path);
     }
+    log_debug("model: %s, %u layers, %.1f MB", path, e->model->hp.n_layer,
+              (double)e->model->gguf->tensor_bytes * 1e-6);
+    return check_context(e->model, min_ctx, err);
+}
+
+static void log_opened(const numoe_engine *e)
+{
+    log_debug("placement: %s", e->placement.data);
+    log_debug("loaded in %.2f s: %.1f MB of weights, %u workers on %u node%s, chunks of %u tokens",
+              e->info.load_seconds, (double)e->info.weight_bytes * 1e-6, e->info.n_worker,
+              e->info.n_node, e->info.n_node == 1 ? "" : "s", e->chunk_tokens);
+    log_debug("KV cache: %s, %llu bytes a token", e->kv_f16 ? "f16" : "f32",
+              (unsigned long long)e->info.kv_token_bytes);
+}
+
+static numoe_status engine_load(numoe_engine *e, const numoe_engine_params *params,
+                                numoe_error *err)
+{
+    double start = clock_seconds();
+
+    FORWARD_IF(log_check(err));
+    FORWARD_IF(kern_select(&e->kern, err));
+    log_debug("kernels: %s", e->kern->isa);
+    FORWARD_IF(topo_load(params->topology, &e->topo, err));
+    log_debug("machine: %s", e->topo->description);
+    FORWARD_IF(open_model(e, params->model_path, params->min_ctx, err));
     FORWARD_IF(chat_open(e->model->gguf, e->tok, params->chat_template, &e->chat, err));
     e->kv_f16 = kv_is_f16(params->kv_type, e->model);
     e->chunk_tokens = params->chunk_tokens ? params->chunk_tokens : CHUNK_TOKENS_DEFAULT;
@@ -245,6 +279,7 @@ static numoe_status engine_load(numoe_engine *e, const numoe_engine_params *para
     FORWARD_IF(
         step_new(e->model, e->store, e->pools, e->topo, e->kern, e->chunk_tokens, &e->step, err));
     fill_info(e, clock_seconds() - start);
+    log_opened(e);
     return NUMOE_OK;
 }
 

@@ -1,3 +1,4 @@
+bundled_sources += runtime/bundled.c
 core_sources += \
 	runtime/engine.c runtime/engine.h \
 	runtime/generate.c \

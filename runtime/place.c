@@ -5,6 +5,7 @@
 #include "runtime/place.h"
 
 #include <errno.h>
+#include <limits.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -151,15 +152,31 @@ static const char *mode_text(const struct placement *plan)
 numoe_status place_describe(const struct placement *plan, const struct placement_machine *machine,
                             struct strbuf *out, numoe_error *err)
 {
-    FORWARD_IF(strbuf_printf(out, err, "%s:", mode_text(plan)));
+    unsigned min_worker = UINT_MAX, max_worker = 0;
+    double min_percent = 100, max_percent = 0;
+
     for (unsigned in = 0; in < plan->n_node; in++) {
-        const struct placement_node *node = &machine->node[in];
-        const double part = (double)plan->node_bytes[in] / (double)MAX(plan->total_bytes, 1u);
-        FORWARD_IF(strbuf_printf(out, err, "%s node %u %.0f %% with %u worker%s", in ? "," : "",
-                                 node->os_index, part * 100, node->n_worker,
-                                 node->n_worker == 1 ? "" : "s"));
+        const double percent =
+            (double)plan->node_bytes[in] / (double)MAX(plan->total_bytes, 1u) * 100;
+        min_worker = MIN(min_worker, machine->node[in].n_worker);
+        max_worker = MAX(max_worker, machine->node[in].n_worker);
+        min_percent = MIN(min_percent, percent);
+        max_percent = MAX(max_percent, percent);
     }
-    return plan->n_node > 1 ? strbuf_printf(out, err, "; %s", plan->reason) : NUMOE_OK;
+    FORWARD_IF(strbuf_printf(out, err, "%s: ", mode_text(plan)));
+    if (plan->n_node == 1) {
+        return strbuf_printf(out, err, "node %u, %u worker%s", machine->node[0].os_index,
+                             max_worker, max_worker == 1 ? "" : "s");
+    }
+    FORWARD_IF(strbuf_printf(out, err, "%u nodes, ", plan->n_node));
+    FORWARD_IF(max_percent - min_percent < 0.05
+                   ? strbuf_printf(out, err, "%.3g %% each, ", max_percent)
+                   : strbuf_printf(out, err, "%.3g..%.3g %% each, ", min_percent, max_percent));
+    FORWARD_IF(
+        min_worker == max_worker
+            ? strbuf_printf(out, err, "%u worker%s each", max_worker, max_worker == 1 ? "" : "s")
+            : strbuf_printf(out, err, "%u..%u workers each", min_worker, max_worker));
+    return strbuf_printf(out, err, "; %s", plan->reason);
 }
 
 static void print_plan(const struct place *p, FILE *out)
@@ -206,14 +223,18 @@ static numoe_status print(const struct place *p, FILE *out, bool json, numoe_err
                        : NUMOE_OK;
 }
 
-numoe_status numoe_plan_print(const numoe_engine_params *params, void *out, bool json,
+numoe_status numoe_plan_print(const numoe_engine_params *params, FILE *out, bool json,
                               numoe_error *err)
 {
     struct topo *topo = NULL;
     struct model *model = NULL;
     struct place place = {.plan = NULL};
+    const char *path = params->model_path;
+    if (path == NULL) {
+        FORWARD_IF(numoe_bundled_model(&path, err));
+    }
     FORWARD_IF(topo_load(params->topology, &topo, err));
-    numoe_status status = model_open(params->model_path, &model, err);
+    numoe_status status = model_open(path, &model, err);
     if (status == NUMOE_OK) {
         status = place_open(params, model, topo, &place, err);
     }

@@ -3,6 +3,7 @@
  *
  * A step changes a session only after the batch was evaluated, and everything that can fail
  * (arguments, memory of the KV caches) comes before: after an error each session is as it was. */
+#include <stdio.h>
 #include <string.h>
 
 #include "runtime/engine.h"
@@ -76,11 +77,13 @@ numoe_status numoe_session_append(numoe_session *session, const int32_t *ids, si
     numoe_session *s = session;
 
     if (n > s->n_ctx - s->n) {
+        char held[64] = "";
+        if (s->n > 0) {
+            snprintf(held, sizeof held, " that holds %zu already", s->n);
+        }
         return status_fail(
             err, NUMOE_E_INPUT_CONTEXT,
-            "%zu tokens do not fit a context of %u that holds %zu already: shorten "
-            "the text%s",
-            n, s->n_ctx, s->n,
+            "%zu tokens do not fit a context of %u%s: shorten the text%s", n, s->n_ctx, held,
             s->n_ctx < s->engine->model->hp.n_ctx_train ? " or ask for a larger context" : "");
     }
     FORWARD_IF(check_ids(s, ids, n, err));

@@ -20,6 +20,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -95,10 +96,11 @@ typedef enum numoe_placement {
 typedef void (*numoe_progress_fn)(void *arg, uint64_t done_bytes, uint64_t total_bytes);
 
 typedef struct numoe_engine_params {
-    const char *model_path;      /* a GGUF file; for split files, the first part */
+    const char *model_path;      /* a GGUF file, of a split one the first part; NULL: the bundled model */
     const char *topology;        /* NULL: this machine; an hwloc synthetic string or XML file otherwise */
     unsigned n_thread;           /* workers over all nodes; 0: one per allowed physical core */
     unsigned chunk_tokens;       /* most tokens evaluated together; 0: 512 */
+    unsigned min_ctx;            /* refuses, before weights are read, a model with a shorter context */
     numoe_kv_type kv_type;
     numoe_placement placement;
     uint64_t replica_bytes;      /* SHARD: memory for further copies of experts, ... */
@@ -110,8 +112,13 @@ typedef struct numoe_engine_params {
     void *progress_arg;
 } numoe_engine_params;
 
-/* Defaults for everything; set model_path and what else matters. Any thread. */
+/* Defaults for everything: the bundled model on this machine. Any thread. */
 NUMOE_API void numoe_engine_params_init(numoe_engine_params *params);
+
+/* The file of the small model that comes with numoe, which is opened where none is named:
+ * in the data folder that numoe was installed to; for a library that runs in its build tree, also in
+ * the source tree. *path is static. NUMOE_E_FILE_OPEN names the places looked at. Any thread. */
+NUMOE_API numoe_status numoe_bundled_model(const char **path, numoe_error *err);
 
 /* Loads a model and starts its worker pools. Blocks until all weights are in memory.
  * *engine is owned by the caller: numoe_engine_close(). */
@@ -149,9 +156,9 @@ NUMOE_API const numoe_engine_info *numoe_engine_get_info(const numoe_engine *eng
  * memory to measure with (a warning is logged). */
 NUMOE_API double numoe_engine_bandwidth(numoe_engine *engine);
 
-/* Writes to `out` (a FILE *) how numoe_engine_open() would place the model, and why: in words, or as
+/* Writes to `out` how numoe_engine_open() would place the model, and why: in words, or as
  * JSON that params.plan takes. Reads no weights. */
-NUMOE_API numoe_status numoe_plan_print(const numoe_engine_params *params, void *out, bool json,
+NUMOE_API numoe_status numoe_plan_print(const numoe_engine_params *params, FILE *out, bool json,
                                         numoe_error *err);
 
 /* What a node's workers have read of matrices since the engine was opened, counted where they were
@@ -184,7 +191,7 @@ NUMOE_API numoe_status numoe_engine_save_stats(const numoe_engine *engine, const
 
 enum {
     NUMOE_TOKENIZE_BOS = 1,     /* add BOS (and EOS) where the model's vocabulary says so */
-    NUMOE_TOKENIZE_SPECIAL = 2, /* recognise special tokens such as <|User|> in the text */
+    NUMOE_TOKENIZE_SPECIAL = 2, /* recognise special tokens, e.g. <｜User｜>, in the text */
 };
 
 /* Text to ids. Writes up to `cap` ids and sets *n to the number needed: if *n > cap, call again with
@@ -345,9 +352,9 @@ NUMOE_API numoe_status numoe_generate(numoe_session *session, numoe_sampler *sam
 
 /* ------------------------------------------------------------------ files */
 
-/* Writes a description of a GGUF file to `out` (a FILE *): metadata, tensors by type with bytes, and
+/* Writes a description of a GGUF file to `out`: metadata, tensors by type with bytes, and
  * for a MoE model the active bytes per token. Needs no engine. */
-NUMOE_API numoe_status numoe_inspect(const char *path, void *out, bool all_tensors, numoe_error *err);
+NUMOE_API numoe_status numoe_inspect(const char *path, FILE *out, bool all_tensors, numoe_error *err);
 
 /* ------------------------------------------------------------------ this machine */
 
@@ -357,14 +364,14 @@ typedef enum numoe_report_format {
     NUMOE_REPORT_SVG,
 } numoe_report_format;
 
-/* Writes to `out` (a FILE *) what a machine has, what of it would be used, and who forbids the rest.
+/* Writes to `out` what a machine has, what of it would be used, and who forbids the rest.
  * topology as in numoe_engine_params. */
-NUMOE_API numoe_status numoe_topo_report(const char *topology, numoe_report_format format, void *out,
+NUMOE_API numoe_status numoe_topo_report(const char *topology, numoe_report_format format, FILE *out,
                                          numoe_error *err);
 
-/* Writes to `out` (a FILE *) which settings of this machine and limits of this process cost speed,
+/* Writes to `out` which settings of this machine and limits of this process cost speed,
  * and the commands that mend them. Changes nothing. There is no picture of it. */
-NUMOE_API numoe_status numoe_doctor_report(numoe_report_format format, void *out, numoe_error *err);
+NUMOE_API numoe_status numoe_doctor_report(numoe_report_format format, FILE *out, numoe_error *err);
 
 /* ------------------------------------------------------------------ log */
 
@@ -376,7 +383,8 @@ typedef enum numoe_log_level {
 } numoe_log_level;
 
 /* Receives every message at or below the level; line has no newline. Default: stderr, WARN, or what
- * the environment variable NUMOE_LOG says (error, warn, info, debug). fn NULL restores the default.
+ * the environment variable NUMOE_LOG says (error, warn, info, debug; numoe_engine_open() refuses
+ * another word). fn NULL restores the default.
  * Call before opening engines. */
 typedef void (*numoe_log_fn)(void *arg, numoe_log_level level, const char *line);
 NUMOE_API void numoe_log_set(numoe_log_fn fn, void *arg, numoe_log_level level);

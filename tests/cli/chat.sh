@@ -41,6 +41,16 @@ fi
 echo "$first" | "$numoe" chat $options -s 'Once upon a time there was a poor miller.' >"$tmp/out" 2>/dev/null
 cmp -s "$tmp/first" "$tmp/out" && complain 'the system message changes nothing'
 
+# Stop strings, and no end of a turn: as in run.
+"$numoe" run $options --chat --stop fox -p "$first" >"$tmp/expected" </dev/null
+echo "$first" | "$numoe" chat $options --stop fox >"$tmp/out" 2>/dev/null
+same "$tmp/expected" "$tmp/out" '--stop'
+"$numoe" run -q --temp 0 -n 300 --chat --ignore-eog -p "$first" >"$tmp/expected" </dev/null
+echo "$first" | "$numoe" chat -q --temp 0 -n 300 --ignore-eog >"$tmp/out" 2>/dev/null
+same "$tmp/expected" "$tmp/out" '--ignore-eog'
+
+printf '/help\n' | "$numoe" chat $options >"$tmp/out" 2>"$tmp/err" || complain '/help: status'
+grep -q '^/reset forgets' "$tmp/err" || complain "/help: $(cat "$tmp/err")"
 printf '/nonsense\n' | "$numoe" chat $options >"$tmp/out" 2>"$tmp/err" || complain '/nonsense: status'
 grep -q "^numoe: there is no '/nonsense'" "$tmp/err" || complain "/nonsense: $(cat "$tmp/err")"
 

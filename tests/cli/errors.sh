@@ -45,11 +45,14 @@ for command in run chat eval inspect version help; do
     expect 0 '' "$numoe" help $command
     grep -q "^Usage: numoe $command" "$tmp/out" || complain "help of $command"
 done
-for command in run chat eval inspect; do
+for command in run chat eval plan topo doctor inspect version help; do
     expect 0 '' "$numoe" $command --help
     grep -q "^Usage: numoe $command" "$tmp/out" || complain "--help of $command"
 done
 expect 0 '' "$numoe" --help
+for name in NUMOE_MODEL NUMOE_LOG NUMOE_ISA; do
+    grep -q "^  $name " "$tmp/out" || complain "help does not explain $name"
+done
 expect 0 '' "$numoe" --version
 grep -Eq '^numoe [0-9]+\.[0-9]+\.[0-9]+$' "$tmp/out" || complain "version: $(cat "$tmp/out")"
 
@@ -78,6 +81,7 @@ expect 2 "$tmp" "$numoe" run -m "$tmp" -p x
 expect 2 'LICENSE' "$numoe" run -m "$src/LICENSE" -p x
 : >"$tmp/empty"
 expect 2 'empty' "$numoe" run -m "$tmp/empty" -p x
+head -c 600 "$src/tests/data/fable/heldout.txt" >"$tmp/short"
 expect 2 'missing.txt: No such file' "$numoe" run -f "$tmp/missing.txt"
 expect 2 "$tmp: Is a directory" "$numoe" run -f "$tmp"
 expect 2 'missing: .*No such file' "$numoe" inspect "$tmp/missing"
@@ -88,11 +92,27 @@ NUMOE_MODEL=$tmp/elsewhere.gguf expect 2 'elsewhere.gguf' "$numoe" run -p x
 expect 2 'the prompt is empty' "$numoe" run -p ''
 expect 2 'the prompt is empty' "$numoe" run -f "$tmp/empty"
 expect 2 'the prompt is empty' "$numoe" run -m "$fixture"
-expect 2 'context of 8 that' "$numoe" run -q -c 8 -n 1 \
+expect 2 '17 tokens do not fit a context of 8: shorten' "$numoe" run -q -c 8 -n 1 \
     -p 'Once upon a time there was a poor miller who had three sons.'
 expect 2 'context of 4000 .* 2048' "$numoe" run -q -c 4000 -p x
-expect 2 'stop string 0 is empty' "$numoe" run -q -p x --stop ''
-expect 2 '[0-9]+ tokens, one window has 512' "$numoe" eval -q --perplexity "$tmp/empty"
+expect 2 '--stop: the text is empty: give' "$numoe" run -q -p x --stop ''
+expect 2 '/empty: a text of 0 bytes is shorter than one window of 512 tokens$' \
+    "$numoe" eval --perplexity "$tmp/empty"
+expect 2 '[0-9]+ tokens, one window has 512' "$numoe" eval -q --perplexity "$tmp/short"
+NUMOE_LOG=loud expect 2 'NUMOE_LOG is "loud", expected error, warn, info or debug' "$numoe" run -q -p x
+expect 0 '*' env NUMOE_LOG=debug "$numoe" run -q -n 1 -p x
+for line in 'kernels: ' 'machine: ' 'model: .*6 layers' 'placement: ' 'loaded in ' 'KV cache: '; do
+    grep -q "^numoe: debug: $line" "$tmp/err" || complain "log: no '$line' in $(cat "$tmp/err")"
+done
+
+# ---- what is refused before the weights are read: nothing else is said, also without -q
+expect 2 'context of 4000 .* 2048' "$numoe" run -c 4000 -p x
+expect 2 'context of 4000 .* 2048' "$numoe" chat -c 4000
+head -c 30000 "$src/tests/data/fable/heldout.txt" >"$tmp/long"
+expect 2 'context of 4000 .* 2048' "$numoe" eval --perplexity "$tmp/long" --window 4000
+echo '[1, 2, 3]' >"$tmp/ids"
+expect 2 'nowhere/x.npy: cannot be created' "$numoe" eval --logits "$tmp/ids" -o "$tmp/nowhere/x.npy"
+expect 2 'nowhere/x: cannot be created' "$numoe" run -p x --expert-stats-out "$tmp/nowhere/x"
 NUMOE_ISA=z80 expect 2 'z80' "$numoe" run -q -p x
 
 # ---- standard output that takes nothing

@@ -47,6 +47,11 @@ same "$tmp/first.npy" "$npy" 'logits again'
 "$numoe" eval -q -m "$fixture" --logits - -o "$npy" <"$ids" || complain 'ids from stdin'
 same "$tmp/first.npy" "$npy" 'ids from stdin'
 
+# ---- what was written is said
+expect 0 '*' "$numoe" eval -m "$fixture" --logits "$ids" -o "$npy" --routes "$routes"
+grep -q "^written    $npy: float32 \[7, 512\]; $routes: 7 tokens in 2 layers\$" "$tmp/err" ||
+    complain "written: $(cat "$tmp/err")"
+
 # ---- what is no list of ids
 refuse()
 {
@@ -63,7 +68,7 @@ refuse '[1, "2"]' 'element 1 is not a token id'
 refuse '[1.5]' 'element 0 is not a token id'
 refuse '[1, -1]' 'element 1 is not a token id'
 refuse '[1, 99999999999]' 'element 1 is not a token id'
-refuse '[1, 512]' 'id 512'
+refuse '[1, 512]' 'bad.json: token 1 has id 512'
 
 # ---- files that cannot be written
 expect 2 'nowhere/x.npy: cannot be created' "$numoe" eval -q -m "$fixture" --logits "$ids" \
@@ -95,6 +100,8 @@ expect 0 '' "$numoe" eval -q --perplexity "$tmp/text" --window 128 -t 1 --chunk 
 same "$tmp/first" "$tmp/out" 'perplexity again'
 expect 0 '*' "$numoe" eval --perplexity "$tmp/text"
 grep -Eq '^[0-9]+ of [0-9]+ windows, perplexity [0-9.]+$' "$tmp/err" || complain 'running value'
+grep -Eq '^not used   [0-9]+ tokens at the end, less than a window$' "$tmp/err" ||
+    complain "the rest: $(cat "$tmp/err")"
 grep -Eq '^evaluated  [0-9]+ tokens in .* tokens/s$' "$tmp/err" || complain 'speed'
 
 exit $bad

@@ -76,10 +76,11 @@ done
 grep -q "$(printf '\033')" "$tmp/err" "$tmp/out" && complain 'control sequences without a terminal'
 grep -q "$(printf '\r')" "$tmp/err" && complain 'a bar without a terminal'
 
-# ---- the embedded model has something to tell without being asked, found without NUMOE_MODEL
+# ---- the bundled model has something to tell without being asked, found without NUMOE_MODEL
 (unset NUMOE_MODEL && "$numoe" run -n 8 >"$tmp/out" 2>"$tmp/err" </dev/null) ||
     complain "the default story: $(cat "$tmp/err")"
 test -s "$tmp/out" || complain 'no default story'
-grep -q 'repetition penalty 1.05' "$tmp/err" || complain "defaults of the embedded model"
+grep -q 'repetition penalty 1.05' "$tmp/err" || complain "defaults of the bundled model"
+grep -q '^prompt     Tell me a story about a fox and a crow\.$' "$tmp/err" || complain 'prompt in the table'
 
 exit $bad

@@ -334,6 +334,21 @@ Test(base, log_reaches_the_host_at_its_level)
     cr_assert_not(log_enabled(NUMOE_LOG_DEBUG));
 }
 
+Test(base, log_level_that_is_none_is_refused)
+{
+    numoe_error err = {0};
+    unsetenv("NUMOE_LOG");
+    numoe_log_set(NULL, NULL, NUMOE_LOG_WARN);
+    cr_assert_eq(log_check(&err), NUMOE_OK);
+    setenv("NUMOE_LOG", "info", 1);
+    cr_assert_eq(log_check(&err), NUMOE_OK);
+    setenv("NUMOE_LOG", "loud", 1);
+    cr_assert_eq(log_check(&err), NUMOE_E_INPUT);
+    cr_assert_not_null(strstr(err.text, "\"loud\""));
+    numoe_log_set(hear, NULL, NUMOE_LOG_WARN); /* the host decides, the environment does not count */
+    cr_assert_eq(log_check(&err), NUMOE_OK);
+}
+
 Test(base, log_level_comes_from_the_environment)
 {
     unsetenv("NUMOE_LOG");

@@ -70,6 +70,52 @@ static numoe_engine *open_model(const char *rel, unsigned n_thread, unsigned chu
     return engine;
 }
 
+Test(engine, the_bundled_model_is_opened_where_none_is_named)
+{
+    numoe_engine_params params;
+    numoe_engine *engine = NULL;
+    numoe_error err = {0};
+    const char *path = NULL;
+
+    numoe_engine_params_init(&params);
+    params.n_thread = 1;
+    cr_assert(numoe_engine_open(&params, &engine, &err) == NUMOE_OK, "%s", err.text);
+    cr_expect_str_eq(numoe_engine_get_info(engine)->model_name, "fable-moe");
+    numoe_engine_close(engine);
+    cr_expect(numoe_bundled_model(&path, &err) == NUMOE_OK);
+    cr_expect_str_eq(strrchr(path, '/'), "/fable-moe-Q4_K_M.gguf");
+
+    params.model_path = "";
+    cr_expect(numoe_engine_open(&params, &engine, &err) == NUMOE_E_INPUT);
+}
+
+static void count_progress(void *arg, uint64_t done_bytes, uint64_t total_bytes)
+{
+    (void)done_bytes, (void)total_bytes;
+    ++*(int *)arg;
+}
+
+Test(engine, a_context_that_is_too_short_is_refused_before_weights_are_read)
+{
+    numoe_engine_params params;
+    numoe_engine *engine = NULL;
+    numoe_error err = {0};
+    int n_progress = 0;
+
+    numoe_engine_params_init(&params);
+    params.n_thread = 1;
+    params.progress = count_progress;
+    params.progress_arg = &n_progress;
+    params.min_ctx = 2049;
+    cr_expect(numoe_engine_open(&params, &engine, &err) == NUMOE_E_INPUT_CONTEXT);
+    cr_expect_str_eq(err.text, "context of 2049 tokens: this model was made for at most 2048");
+    cr_expect(eq(int, n_progress, 0));
+    params.min_ctx = 2048;
+    cr_expect(numoe_engine_open(&params, &engine, &err) == NUMOE_OK, "%s", err.text);
+    cr_expect(gt(int, n_progress, 0));
+    numoe_engine_close(engine);
+}
+
 static numoe_session *new_session(numoe_engine *engine, unsigned n_ctx)
 {
     numoe_session *session = NULL;
@@ -249,7 +295,7 @@ Test(engine, wrong_files_are_told)
     numoe_error err = {0};
     char *text_file = test_src_path("LICENSE");
 
-    cr_expect(open_status(NULL, 0, &err) == NUMOE_E_INPUT);
+    cr_expect(open_status("", 0, &err) == NUMOE_E_INPUT);
     cr_expect(open_status("/nonexistent/model.gguf", 0, &err) == NUMOE_E_FILE_OPEN);
     cr_expect(strstr(err.text, "/nonexistent/model.gguf") != NULL, "%s", err.text);
     cr_expect(open_status("/", 0, &err) == NUMOE_E_FILE_OPEN || err.status == NUMOE_E_FILE_FORMAT);

@@ -801,17 +801,23 @@ Test(model, report_on_a_model)
     expect_in(text, "architecture: deepseek2");
     expect_in(text, "experts: 4 of 32");
     expect_in(text, "2 of 4 groups by their two best experts");
-    expect_in(text, "dense    3940992 bytes (3.8 MiB)");
+    expect_in(text, "dense    3940992 bytes (3.9 MB)");
     expect_in(text, "shared   586752 bytes");
-    expect_in(text, "routed   2347008 bytes (2.2 MiB)");
+    expect_in(text, "routed   2347008 bytes (2.3 MB)");
     expect_in(text, "all      6874752 bytes");
     expect_in(text, "Q4_K         60 tensors  18754560 bytes");
     expect_in(text, "tokenizer.ggml.tokens = string[4096]: \"<\xef\xbd\x9c");
     expect_in(text, "general.name = \"fable-moe\"");
+    expect_in(text, "layer_norm_rms_epsilon = 1e-06\n");
+    expect_in(text, "general.sampling.top_p = 0.95\n");
+    expect_in(text, "rope.freq_base = 10000\n");
+    expect_in(text, "parameters: 39.5 M\n");
+    cr_assert_null(strstr(text, "scaled by 1"));
     cr_assert_null(strstr(text, "blk.3.ffn_up_exps.weight"));
     free(text);
     text = inspect(path, true);
-    expect_in(text, "blk.3.ffn_up_exps.weight: Q4_K, 256 x 256 x 32, 1179648");
+    expect_in(text, "\n  blk.3.ffn_up_exps.weight     Q4_K     256 x 256 x 32                 1179648 "
+                    "bytes (1.2 MB)\n");
     free(text);
     free(path);
 }
@@ -864,7 +870,7 @@ Test(model, report_escapes_what_files_say)
     }
     expect_in(text, "general.name = \"a\\nb\\x07\\x9b\\xff\xc3\xa9\"");
     expect_in(text, "  k\\x1b]0; = \"\\\\\\\"\"");
-    expect_in(text, "  t\\x1b[1m: F32, 1, 4");
+    expect_in(text, "  t\\x1b[1m   F32      1                              4 bytes");
     free(text);
 }
 
