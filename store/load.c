@@ -131,6 +131,7 @@ static numoe_status add_job(struct load_plan *plan, struct load_job job, numoe_e
         plan->n_unit[in] += load_job_units(&job, in);
     }
     plan->scratch_bytes = MAX(plan->scratch_bytes, load_job_scratch_bytes(&job));
+    plan->range_bytes = MAX(plan->range_bytes, load_job_range_bytes(&job));
     plan->job[plan->n_job++] = job;
     return NUMOE_OK;
 }

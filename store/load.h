@@ -23,6 +23,7 @@ struct load_plan {
     struct load_job *job;
     uint32_t *n_unit;     /* [n_node] */
     size_t scratch_bytes; /* a worker needs for any unit */
+    size_t range_bytes;   /* of the longest range */
 };
 
 /* Fills in all weights of the store but for their data, as the plan says. */
@@ -35,10 +36,15 @@ void load_plan_free(struct load_plan *plan);
 uint32_t load_job_units(const struct load_job *job, unsigned in);
 uint64_t load_job_bytes(const struct load_job *job, unsigned in);
 
-/* Reads unit iu of the job (counted within job and node) and puts it in place on node in. scratch:
- * plan's scratch_bytes, 64-byte aligned. *placed_bytes is set to what was placed. */
+/* Unit iu of the job (counted within job and node) as one range of a tensor, where it is one. */
+bool load_unit_range(const struct load_job *job, unsigned in, uint32_t iu,
+                     const struct gguf_tensor **t, uint64_t *from, size_t *bytes);
+/* Puts a unit in place on node in. data: its range; NULL: it is read here. scratch: plan's
+ * scratch_bytes, 64-byte aligned. *placed_bytes is set to what was placed. */
 numoe_status load_unit(const struct model *model, const struct load_job *job, unsigned in,
-                       uint32_t iu, void *scratch, uint64_t *placed_bytes, numoe_error *err);
+                       uint32_t iu, const void *data, void *scratch, uint64_t *placed_bytes,
+                       numoe_error *err);
+size_t load_job_range_bytes(const struct load_job *job); /* largest of its units' ranges */
 size_t load_job_scratch_bytes(const struct load_job *job);
 
 #endif

@@ -7,6 +7,7 @@ core_sources += \
 	store/placement-json.c \
 	store/placement-shard.c \
 	store/placement.c store/placement.h \
+	store/reader.c store/reader.h \
 	store/shape.c store/shape.h \
 	store/stats.c store/stats.h \
 	store/store.c store/store.h \

@@ -10,8 +10,10 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/log.h"
 #include "base/mem.h"
 #include "store/load.h"
+#include "store/reader.h"
 
 #define SLICE_NS 100000000u
 
@@ -53,18 +55,28 @@ static numoe_status allocate(struct store *store, struct load_plan *plan, const 
 
 /* ------------------------------------------------------------------ reading */
 
+/* A worker's part: units whose ranges are on their way, oldest first. */
+struct loading {
+    struct reader *reader; /* NULL until the worker has begun */
+    struct loading_unit {
+        const struct load_job *job;
+        uint32_t iu;
+    } unit[READER_DEPTH];
+    unsigned first, n;
+    numoe_status status;
+    numoe_error err;
+};
+
 struct loader {
     const struct load_plan *plan;
+    const struct reader_files *files;
     uint64_t total_bytes;
-    uint8_t *scratch; /* [n_worker] of scratch_bytes each */
     uint64_t slice_end_ns;
     _Atomic uint32_t next[TOPO_MAX_NODE]; /* first unit of the node that nobody took */
+    _Atomic uint32_t n_done[TOPO_MAX_NODE];
     _Atomic uint64_t done_bytes;
     _Atomic bool failed;
-    struct loader_error {
-        numoe_status status;
-        numoe_error err;
-    } * error; /* [n_worker] */
+    struct loading *worker; /* [n_worker] */
 };
 
 /* The job that unit iu of a node belongs to: the last one that begins at or before it and has
@@ -83,36 +95,90 @@ static const struct load_job *find_job(const struct load_plan *plan, unsigned in
     return &plan->job[lo];
 }
 
+static bool take_unit(struct loader *l, unsigned in, struct loading_unit *unit)
+{
+    if (atomic_load(&l->next[in]) >= l->plan->n_unit[in]) {
+        return false;
+    }
+    const uint32_t iu = atomic_fetch_add(&l->next[in], 1);
+    if (iu >= l->plan->n_unit[in]) {
+        return false;
+    }
+    unit->job = find_job(l->plan, in, iu);
+    unit->iu = iu - unit->job->unit0[in];
+    return true;
+}
+
+static numoe_status place_unit(struct loader *l, struct loading *mine, unsigned in,
+                               const struct loading_unit *unit, const void *data)
+{
+    uint64_t placed_bytes = 0;
+    FORWARD_IF(load_unit(l->plan->model, unit->job, in, unit->iu, data, reader_extra(mine->reader),
+                         &placed_bytes, &mine->err));
+    atomic_fetch_add(&l->done_bytes, placed_bytes);
+    atomic_fetch_add(&l->n_done[in], 1);
+    return NUMOE_OK;
+}
+
+/* Takes units and has them read until enough is on its way; what is not one range is done at once.
+ */
+static numoe_status start_units(struct loader *l, struct loading *mine, unsigned in)
+{
+    struct loading_unit unit;
+    while (reader_has_room(mine->reader) && take_unit(l, in, &unit)) {
+        const struct gguf_tensor *t;
+        uint64_t from;
+        size_t bytes;
+        if (load_unit_range(unit.job, in, unit.iu, &t, &from, &bytes)) {
+            reader_start(mine->reader, t, from, bytes);
+            mine->unit[(mine->first + mine->n++) % READER_DEPTH] = unit;
+        } else {
+            FORWARD_IF(place_unit(l, mine, in, &unit, NULL));
+        }
+    }
+    return NUMOE_OK;
+}
+
+static numoe_status finish_unit(struct loader *l, struct loading *mine, unsigned in)
+{
+    const void *data;
+    const struct loading_unit *unit = &mine->unit[mine->first];
+    FORWARD_IF(reader_wait(mine->reader, &data, &mine->err));
+    FORWARD_IF(place_unit(l, mine, in, unit, data));
+    reader_drop(mine->reader);
+    mine->first = (mine->first + 1) % READER_DEPTH;
+    mine->n--;
+    return NUMOE_OK;
+}
+
+/* What is on its way when the time is over stays so until the next slice. */
 static void load_slice(struct worker *w, void *arg)
 {
     struct loader *l = arg;
-    const struct load_plan *plan = l->plan;
-    struct loader_error *error = &l->error[w->ig];
-    uint8_t *scratch = l->scratch + w->ig * round_up(plan->scratch_bytes, CACHE_LINE_BYTES);
-    while (!atomic_load(&l->failed) && clock_ns() < l->slice_end_ns) {
-        if (atomic_load(&l->next[w->in]) >= plan->n_unit[w->in]) {
-            return;
+    struct loading *mine = &l->worker[w->ig];
+    numoe_status status = NUMOE_OK;
+    if (mine->reader == NULL) {
+        status = reader_new(l->files, l->plan->range_bytes, l->plan->scratch_bytes, &mine->reader,
+                            &mine->err);
+    }
+    bool more = true;
+    while (status == NUMOE_OK && more && !atomic_load(&l->failed) && clock_ns() < l->slice_end_ns) {
+        status = start_units(l, mine, w->in);
+        more = mine->n > 0;
+        if (status == NUMOE_OK && more) {
+            status = finish_unit(l, mine, w->in);
         }
-        const uint32_t iu = atomic_fetch_add(&l->next[w->in], 1);
-        if (iu >= plan->n_unit[w->in]) {
-            return;
-        }
-        const struct load_job *job = find_job(plan, w->in, iu);
-        uint64_t placed_bytes = 0;
-        error->status = load_unit(plan->model, job, w->in, iu - job->unit0[w->in], scratch,
-                                  &placed_bytes, &error->err);
-        if (error->status != NUMOE_OK) {
-            atomic_store(&l->failed, true);
-            return;
-        }
-        atomic_fetch_add(&l->done_bytes, placed_bytes);
+    }
+    if (status != NUMOE_OK) {
+        mine->status = status;
+        atomic_store(&l->failed, true);
     }
 }
 
 static bool loader_finished(struct loader *l)
 {
     for (unsigned in = 0; in < l->plan->n_node; in++) {
-        if (atomic_load(&l->next[in]) < l->plan->n_unit[in]) {
+        if (atomic_load(&l->n_done[in]) < l->plan->n_unit[in]) {
             return false;
         }
     }
@@ -122,43 +188,71 @@ static bool loader_finished(struct loader *l)
 static numoe_status loader_result(const struct loader *l, unsigned n_worker, numoe_error *err)
 {
     for (unsigned ig = 0; ig < n_worker; ig++) {
-        if (l->error[ig].status != NUMOE_OK) {
+        if (l->worker[ig].status != NUMOE_OK) {
             if (err != NULL) {
-                *err = l->error[ig].err;
+                *err = l->worker[ig].err;
             }
-            return l->error[ig].status;
+            return l->worker[ig].status;
         }
     }
     return NUMOE_OK;
 }
 
-static numoe_status read_all(const struct load_plan *plan, uint64_t total_bytes,
+static void run_slices(struct loader *l, struct pools *pools, numoe_progress_fn progress,
+                       void *progress_arg)
+{
+    while (!loader_finished(l) && !atomic_load(&l->failed)) {
+        l->slice_end_ns = clock_ns() + SLICE_NS;
+        pools_run(pools, load_slice, l);
+        if (progress != NULL) {
+            /* Done leaves out what rounds matrices up to cache lines. */
+            const uint64_t done = atomic_load(&l->done_bytes), total = l->total_bytes;
+            progress(progress_arg, loader_finished(l) ? total : MIN(done, total), total);
+        }
+    }
+}
+
+/* One line a load, one a node. */
+static void log_load(const struct store *store, const struct reader_files *files, double seconds)
+{
+    static const char *const way[] = {"the page cache", "direct reads",
+                                      "reads into the page cache"};
+    static const char *const mode[] = {"bound", "by first touch", "not this machine's"};
+    const struct store_priv *priv = store->priv;
+    log_info("%.2f GB of weights placed in %.2f s, %.2f GB/s, from %s", (double)store->bytes * 1e-9,
+             seconds, (double)store->bytes * 1e-9 / seconds,
+             way[reader_files_way(files, store->model->gguf->n_part - 1)]);
+    for (unsigned in = 0; in < store->n_node; in++) {
+        const struct node_arena *arena = priv->arena[in];
+        log_info("node %u: %.2f GB of weights on %s, %s", in,
+                 (double)node_arena_bytes(arena) * 1e-9, pages_name(node_arena_get_pages(arena)),
+                 mode[node_arena_get_mode(arena)]);
+    }
+}
+
+static numoe_status read_all(const struct store *store, const struct load_plan *plan,
                              struct pools *pools, numoe_progress_fn progress, void *progress_arg,
                              numoe_error *err)
 {
     const unsigned n_worker = pools_n_worker(pools);
-    struct loader l = {.plan = plan, .total_bytes = total_bytes};
-    numoe_status status = mem_new_aligned(
-        &l.scratch, n_worker, round_up(plan->scratch_bytes, CACHE_LINE_BYTES), "load buffers", err);
+    struct loader l = {.plan = plan, .total_bytes = store->bytes};
+    const uint64_t begin_ns = clock_ns();
+    struct reader_files *files = NULL;
+    FORWARD_IF(mem_new(&l.worker, n_worker, sizeof *l.worker, "load buffers", err));
+    numoe_status status = reader_files_new(plan->model->gguf, &files, err);
     if (status == NUMOE_OK) {
-        status = mem_new(&l.error, n_worker, sizeof *l.error, "load buffers", err);
+        l.files = files;
+        run_slices(&l, pools, progress, progress_arg);
+        status = loader_result(&l, n_worker, err);
     }
-    if (status != NUMOE_OK) {
-        goto out;
+    if (status == NUMOE_OK) {
+        log_load(store, files, (double)(clock_ns() - begin_ns) * 1e-9);
     }
-    while (!loader_finished(&l) && !atomic_load(&l.failed)) {
-        l.slice_end_ns = clock_ns() + SLICE_NS;
-        pools_run(pools, load_slice, &l);
-        if (progress != NULL) {
-            /* Done leaves out what rounds matrices up to cache lines. */
-            const uint64_t done = atomic_load(&l.done_bytes), total = l.total_bytes;
-            progress(progress_arg, loader_finished(&l) ? total : MIN(done, total), total);
-        }
+    for (unsigned ig = 0; ig < n_worker; ig++) {
+        reader_free(l.worker[ig].reader);
     }
-    status = loader_result(&l, n_worker, err);
-out:
-    mem_free(l.error);
-    mem_free(l.scratch);
+    reader_files_free(files);
+    mem_free(l.worker);
     return status;
 }
 
@@ -221,7 +315,7 @@ numoe_status store_load(const struct model *model, const struct shapes *shapes,
         status = allocate(store, plan, topo, err);
     }
     if (status == NUMOE_OK) {
-        status = read_all(plan, store->bytes, pools, progress, progress_arg, err);
+        status = read_all(store, plan, pools, progress, progress_arg, err);
     }
     if (status == NUMOE_OK) {
         struct store_priv *priv = store->priv;

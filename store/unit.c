@@ -7,18 +7,26 @@
 
 #include "base/mem.h"
 
+/* Where rows from `row` of matrix mat of the job's source are in the file. */
+static const struct gguf_tensor *find_rows(const struct load_job *job, uint32_t mat, uint32_t row,
+                                           size_t *row_bytes, uint64_t *from)
+{
+    const struct tensor_source *src = job->src;
+    const bool whole = src->whole != NULL;
+    *row_bytes = format_row_bytes(format_find(src->format_id), src->k);
+    *from = *row_bytes *
+            (whole ? (uint64_t)mat * job->shape->from_rows + job->shape->from_row0 + row : row);
+    return whole ? src->whole : src->per_expert[mat];
+}
+
 /* Rows [row, row + n_row) of matrix mat of the job's source, as they are in the file. */
 static numoe_status read_rows(const struct model *model, const struct load_job *job, uint32_t mat,
                               uint32_t row, uint32_t n_row, void *buf, numoe_error *err)
 {
-    const struct tensor_source *src = job->src;
-    const size_t row_bytes = format_row_bytes(format_find(src->format_id), src->k);
-    const struct gguf_tensor *t = src->whole != NULL ? src->whole : src->per_expert[mat];
-    const uint64_t first = src->whole != NULL
-                               ? (uint64_t)mat * job->shape->from_rows + job->shape->from_row0 + row
-                               : row;
-    numoe_status status =
-        gguf_read_tensor(model->gguf, t, first * row_bytes, n_row * row_bytes, buf, err);
+    size_t row_bytes;
+    uint64_t from;
+    const struct gguf_tensor *t = find_rows(job, mat, row, &row_bytes, &from);
+    numoe_status status = gguf_read_tensor(model->gguf, t, from, n_row * row_bytes, buf, err);
     return status == NUMOE_OK ? NUMOE_OK : status_context(err, status, "%s", t->name);
 }
 
@@ -43,9 +51,23 @@ static void find_unit(const struct load_job *job, unsigned in, uint32_t iu, uint
     *n_panel = MIN(job->block_panels, n_held - first);
 }
 
-static numoe_status load_matrix(const struct model *model, const struct load_job *job, unsigned in,
-                                uint32_t iu, void *scratch, uint64_t *placed_bytes,
-                                numoe_error *err)
+bool load_unit_range(const struct load_job *job, unsigned in, uint32_t iu,
+                     const struct gguf_tensor **t, uint64_t *from, size_t *bytes)
+{
+    uint32_t mat, panel, n_panel;
+    size_t row_bytes;
+    if (job->shape->kind != SHAPE_MATRIX) {
+        return false;
+    }
+    find_unit(job, in, iu, &mat, &panel, &n_panel);
+    const uint32_t row0 = panel * PANEL_ROWS;
+    *t = find_rows(job, mat, row0, &row_bytes, from);
+    *bytes = (MIN(row0 + n_panel * PANEL_ROWS, job->w->n_row) - row0) * row_bytes;
+    return true;
+}
+
+static void place_matrix(const struct load_job *job, unsigned in, uint32_t iu, const uint8_t *rows,
+                         uint64_t *placed_bytes)
 {
     const struct weight *w = job->w;
     const size_t row_bytes = w->panel_bytes / PANEL_ROWS;
@@ -53,15 +75,13 @@ static numoe_status load_matrix(const struct model *model, const struct load_job
     find_unit(job, in, iu, &mat, &panel0, &n_panel);
     const uint32_t row0 = panel0 * PANEL_ROWS;
     const uint32_t row1 = MIN(row0 + n_panel * PANEL_ROWS, w->n_row);
-    FORWARD_IF(read_rows(model, job, mat, row0, row1 - row0, scratch, err));
     for (uint32_t row = row0; row < row1; row += PANEL_ROWS) {
         /* The arena's memory is ours to fill until the store is handed out. */
         uint8_t *panel = (uint8_t *)weight_panel(w, in, mat, row / PANEL_ROWS);
-        format_pack_panel(w->format, (uint8_t *)scratch + (row - row0) * row_bytes, row_bytes,
+        format_pack_panel(w->format, rows + (row - row0) * row_bytes, row_bytes,
                           MIN(PANEL_ROWS, row1 - row), w->k, panel);
     }
     *placed_bytes = n_panel * w->panel_bytes;
-    return NUMOE_OK;
 }
 
 static numoe_status load_vector(const struct model *model, const struct load_job *job, unsigned in,
@@ -163,11 +183,17 @@ size_t load_job_scratch_bytes(const struct load_job *job)
     case SHAPE_MATRIX:
         break;
     }
-    return job->block_panels * job->w->panel_bytes;
+    return 0;
+}
+
+size_t load_job_range_bytes(const struct load_job *job)
+{
+    return job->shape->kind == SHAPE_MATRIX ? job->block_panels * job->w->panel_bytes : 0;
 }
 
 numoe_status load_unit(const struct model *model, const struct load_job *job, unsigned in,
-                       uint32_t iu, void *scratch, uint64_t *placed_bytes, numoe_error *err)
+                       uint32_t iu, const void *data, void *scratch, uint64_t *placed_bytes,
+                       numoe_error *err)
 {
     switch (job->shape->kind) {
     case SHAPE_VECTOR:
@@ -177,5 +203,6 @@ numoe_status load_unit(const struct model *model, const struct load_job *job, un
     case SHAPE_MATRIX:
         break;
     }
-    return load_matrix(model, job, in, iu, scratch, placed_bytes, err);
+    place_matrix(job, in, iu, data, placed_bytes);
+    return NUMOE_OK;
 }
