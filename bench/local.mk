@@ -1,5 +1,5 @@
 # Benches are built by `make bench`, not by `all`. Each is one file: bench/X from bench/X.c.
-bench_programs += bench/barrier bench/gemv bench/attention
+bench_programs += bench/attention bench/barrier bench/gemv bench/make-model
 EXTRA_DIST += bench/limits.h
 
 EXTRA_PROGRAMS += $(bench_programs)
