@@ -332,6 +332,21 @@ static int converse(struct chat *c)
     return exit_status;
 }
 
+/* Whether the model can chat at all is found out before somebody has typed a message. */
+static int check_template(struct chat *c)
+{
+    numoe_message hello = {.role = "user", .content = "Hello"};
+    numoe_error err;
+    char *text;
+
+    if (numoe_chat_render(c->engine, &hello, 1, true, &text, &err) == NUMOE_OK) {
+        free(text);
+    } else if (err.status != NUMOE_E_INPUT) { /* a conversation may please it more */
+        return fail_status(&err);
+    }
+    return EXIT_OK;
+}
+
 static int chat_engine(struct chat *c)
 {
     numoe_error err;
@@ -345,7 +360,7 @@ static int chat_engine(struct chat *c)
         numoe_sampler_new(&c->sampling.params, numoe_engine_get_info(c->engine)->n_vocab,
                           &c->sampler, &err) != NUMOE_OK) {
         exit_status = fail_status(&err);
-    } else {
+    } else if ((exit_status = check_template(c)) == EXIT_OK) {
         exit_status = converse(c);
     }
     numoe_sampler_free(c->sampler);

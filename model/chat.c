@@ -78,7 +78,7 @@ static numoe_status find_in_file(const struct gguf *g, bool for_tools, struct so
         FORWARD_IF(gguf_get_string(g, OWN_KEY, false, &s.text, err));
     }
     if (s.text.len == 0) {
-        return fail_choice(NUMOE_E_SUPPORT, "the model's file has no " OWN_KEY, err);
+        return fail_choice(NUMOE_E_FILE_MODEL, "the model's file has no " OWN_KEY, err);
     }
     *out = s;
     return NUMOE_OK;

@@ -219,8 +219,8 @@ typedef struct numoe_message {
 /* Renders messages with the model's chat template (Jinja), or the one named when the engine was
  * opened; with `add_generation_prompt` the text ends where the assistant's answer begins. *text is
  * NUL-terminated, owned by the caller: free(). Tokenize it with NUMOE_TOKENIZE_SPECIAL only: it holds
- * BOS itself where the template has one. NUMOE_E_SUPPORT if the model has no template, or it uses
- * what is not supported; NUMOE_E_INPUT if it refuses these messages. */
+ * BOS itself where the template has one. NUMOE_E_FILE_MODEL if the model has no template,
+ * NUMOE_E_SUPPORT if it uses what is not supported, NUMOE_E_INPUT if it refuses these messages. */
 NUMOE_API numoe_status numoe_chat_render(const numoe_engine *engine, const numoe_message *messages,
                                          size_t n_message, bool add_generation_prompt, char **text,
                                          numoe_error *err);

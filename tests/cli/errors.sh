@@ -88,6 +88,13 @@ expect 2 'missing: .*No such file' "$numoe" inspect "$tmp/missing"
 expect 2 'missing.txt: No such file' "$numoe" eval --perplexity "$tmp/missing.txt"
 NUMOE_MODEL=$tmp/elsewhere.gguf expect 2 'elsewhere.gguf' "$numoe" run -p x
 
+# without a template nobody needs to type a message first
+sed 's/tokenizer\.chat_template/tokenizer.chat_templatX/' "$fixture" >"$tmp/no-template.gguf"
+expect 2 "file has no tokenizer.chat_template: name one with --chat-template" \
+    "$numoe" chat -q -m "$tmp/no-template.gguf"
+expect 2 "file has no tokenizer.chat_template: name one with --chat-template" \
+    "$numoe" run -q -m "$tmp/no-template.gguf" --chat -p x
+
 # ---- requests
 expect 2 'the prompt is empty' "$numoe" run -p ''
 expect 2 'the prompt is empty' "$numoe" run -f "$tmp/empty"

@@ -353,7 +353,7 @@ static void expect_refused(const char *in_file, const char *source, const char *
 
 Test(chat, templates_are_refused)
 {
-    expect_refused("", NULL, HI, NUMOE_E_SUPPORT,
+    expect_refused("", NULL, HI, NUMOE_E_FILE_MODEL,
                    "the model's file has no tokenizer.chat_template: name one with "
                    "--chat-template: a file, or one of chatml, deepseek-v2, deepseek-v3, ");
     expect_refused("a\n{% for m in messages %}", NULL, HI, NUMOE_E_FILE_FORMAT,
