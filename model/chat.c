@@ -158,7 +158,8 @@ static json_t *new_text(const char *text, size_t n)
     return json_stringn_nocheck(text, n);
 }
 
-/* A plain conversation has no other roles: most templates would leave their messages out silently. */
+/* A plain conversation has no other roles: most templates would leave their messages out
+ * silently. */
 static numoe_status check_message(const numoe_message *m, size_t i, numoe_error *err)
 {
     if (m->role == NULL || m->content == NULL) {

@@ -199,7 +199,7 @@ bool jinja_find_method(const struct jinja_value *v, struct jinja_text name,
                        const struct jinja_builtin **builtin)
 {
     static const char text_others[] = "casefold encode expandtabs format_map isascii isdecimal "
-                                      "isidentifier isnumeric isprintable istitle maketrans "
+                                      "isidentifier isprintable istitle maketrans "
                                       "translate",
                       dict_others[] = "fromkeys popitem";
     const struct jinja_builtin *table = NULL;

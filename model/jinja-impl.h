@@ -404,7 +404,10 @@ bool jinja_is_space(uint32_t c);
 bool jinja_is_printable(uint32_t c);
 bool jinja_is_alpha(uint32_t c);
 bool jinja_is_digit(uint32_t c);
+bool jinja_is_numeric(uint32_t c); /* fractions too */
 bool jinja_is_cased(uint32_t c);
+bool jinja_is_lower(uint32_t c);
+bool jinja_is_upper(uint32_t c);
 enum jinja_case { JINJA_UPPER, JINJA_LOWER, JINJA_TITLE };
 /* Up to 3 code points. */
 unsigned jinja_map_case(uint32_t c, enum jinja_case to, uint32_t out[3]);

@@ -25,13 +25,6 @@ static numoe_status text_capitalize(struct jinja *j, const struct jinja_call *c,
     return jinja_restyle(j, c->self.text, JINJA_STYLE_CAPITAL, out);
 }
 
-/* What is not changed by becoming a small letter, but by becoming a big one, is small. */
-static bool is_case(const char *s, size_t n, enum jinja_case to)
-{
-    uint32_t code = jinja_code(s, n), mapped[3];
-    return code <= 0x10ffff && (jinja_map_case(code, to, mapped) > 1 || mapped[0] != code);
-}
-
 static numoe_status text_swapcase(struct jinja *j, const struct jinja_call *c,
                                   struct jinja_value *out)
 {
@@ -41,8 +34,8 @@ static numoe_status text_swapcase(struct jinja *j, const struct jinja_call *c,
 
     for (size_t i = 0, n; i < t.n; i += n) {
         n = jinja_char_bytes(t.data + i, t.n - i);
-        enum jinja_style style =
-            is_case(t.data + i, n, JINJA_LOWER) ? JINJA_STYLE_LOWER : JINJA_STYLE_UPPER;
+        bool capital = jinja_is_upper(jinja_code(t.data + i, n));
+        enum jinja_style style = capital ? JINJA_STYLE_LOWER : JINJA_STYLE_UPPER;
         FORWARD_IF(jinja_restyle(j, (struct jinja_text){t.data + i, n}, style, &part));
         FORWARD_IF(jinja_put(j, part.text));
     }
@@ -140,15 +133,23 @@ static numoe_status text_zfill(struct jinja *j, const struct jinja_call *c, stru
 
 /* ------------------------------------------------------------------ what a text is made of */
 
-enum { IS_ALPHA = 1, IS_DIGIT = 2, IS_SPACE = 4, IS_UPPER = 8, IS_LOWER = 16, IS_OTHER = 32 };
+enum {
+    IS_ALPHA = 1,
+    IS_DIGIT = 2,
+    IS_SPACE = 4,
+    IS_UPPER = 8,
+    IS_LOWER = 16,
+    IS_NUMERIC = 32,
+    IS_OTHER = 64
+};
 
 static unsigned classify(const char *s, size_t n)
 {
     uint32_t c = jinja_code(s, n);
 
     return (jinja_is_alpha(c) ? IS_ALPHA : 0) | (jinja_is_digit(c) ? IS_DIGIT : 0) |
-           (jinja_is_space(c) ? IS_SPACE : 0) | (is_case(s, n, JINJA_LOWER) ? IS_UPPER : 0) |
-           (is_case(s, n, JINJA_UPPER) ? IS_LOWER : 0) | IS_OTHER;
+           (jinja_is_numeric(c) ? IS_NUMERIC : 0) | (jinja_is_space(c) ? IS_SPACE : 0) |
+           (jinja_is_upper(c) ? IS_UPPER : 0) | (jinja_is_lower(c) ? IS_LOWER : 0) | IS_OTHER;
 }
 
 /* All characters are one of `each`, and one at least is one of `some`. */
@@ -178,8 +179,9 @@ static numoe_status made_of(struct jinja *j, const struct jinja_call *c, unsigne
     }
 
 TEXT_IS(isalpha, IS_ALPHA, IS_ALPHA, 0)
-TEXT_IS(isalnum, IS_ALPHA | IS_DIGIT, IS_ALPHA | IS_DIGIT, 0)
+TEXT_IS(isalnum, IS_ALPHA | IS_NUMERIC, IS_ALPHA | IS_NUMERIC, 0)
 TEXT_IS(isdigit, IS_DIGIT, IS_DIGIT, 0)
+TEXT_IS(isnumeric, IS_NUMERIC, IS_NUMERIC, 0)
 TEXT_IS(isspace, IS_SPACE, IS_SPACE, 0)
 TEXT_IS(isupper, IS_OTHER, IS_UPPER, IS_LOWER)
 TEXT_IS(islower, IS_OTHER, IS_LOWER, IS_UPPER)
@@ -512,6 +514,7 @@ const struct jinja_builtin jinja_text_methods[] = {
     {"isalpha", "", text_isalpha},
     {"isdigit", "", text_isdigit},
     {"islower", "", text_islower},
+    {"isnumeric", "", text_isnumeric},
     {"isspace", "", text_isspace},
     {"isupper", "", text_isupper},
     {"join", "iterable", text_join},

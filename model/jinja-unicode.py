@@ -62,8 +62,12 @@ sizes = [
     table('unicode_range', 'not_printable', ranges(lambda c: not c.isprintable()), pair),
     table('unicode_range', 'alpha', ranges(str.isalpha), pair),
     table('unicode_range', 'digit', ranges(str.isdigit), pair),
+    table('unicode_range', 'numeric', ranges(str.isnumeric), pair),
     # what title() and the like take for a letter with case
     table('unicode_range', 'cased', ranges(lambda c: ('a' + c + 'a').title()[-1] == 'a'), pair),
+    # small and capital letters that have no other form
+    table('unicode_range', 'small', ranges(lambda c: c.islower() and c.upper() == c), pair),
+    table('unicode_range', 'capital', ranges(lambda c: c.isupper() and c.lower() == c), pair),
     table('unicode_run', 'upper', runs(str.upper), run),
     table('unicode_run', 'lower', runs(str.lower), run),
     table('unicode_run', 'title', runs(str.title), run),

@@ -48,8 +48,8 @@ numoe_status numoe_chat_render(const numoe_engine *engine, const numoe_message *
     return render(engine, request, text, err);
 }
 
-numoe_status numoe_chat_render_json(const numoe_engine *engine, const char *json,
-                                    size_t json_bytes, char **text, numoe_error *err)
+numoe_status numoe_chat_render_json(const numoe_engine *engine, const char *json, size_t json_bytes,
+                                    char **text, numoe_error *err)
 {
     json_error_t error;
     json_t *request = json_loadb(json, json_bytes, JSON_REJECT_DUPLICATES, &error);
