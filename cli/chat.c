@@ -227,7 +227,7 @@ static int answer(struct chat *c)
     interrupt_begin(c->session);
     numoe_status status = numoe_generate(c->session, c->sampler, &params, &result, &err);
     interrupt_end();
-    text_out_end(&a.out);
+    text_out_end(&a.out, status == NUMOE_OK);
     if (status != NUMOE_OK || a.out.failed || a.no_memory) {
         free(a.data);
         return a.no_memory    ? fail(EXIT_LACKING, "no memory for the answer")
@@ -260,12 +260,12 @@ static int turn(struct chat *c, const char *line)
 
 /* ------------------------------------------------------------------ the loop */
 
-/* getline() again after the first Ctrl-C of a person, who then sees how to leave. */
+/* Again after the first Ctrl-C of a person, who then sees how to leave. */
 static ssize_t get_line(char **line, size_t *cap)
 {
     for (;;) {
         errno = 0;
-        ssize_t n = getline(line, cap, stdin);
+        ssize_t n = read_line(stdin, line, cap);
         if (n >= 0 || errno != EINTR) {
             return n;
         }
@@ -274,24 +274,38 @@ static ssize_t get_line(char **line, size_t *cap)
     }
 }
 
-/* Reads a line without its newline. False at the end of input. */
-static bool read_line(const struct chat *c, char **line, size_t *cap)
+/* What a person has typed wrongly can be typed again; a script ends. */
+static int refuse_line(const struct chat *c, char *line, int exit_status)
+{
+    line[0] = 0;
+    return c->is_terminal ? EXIT_OK : exit_status;
+}
+
+/* Reads a line without its newline; *end: there is none. */
+static int next_line(const struct chat *c, char **line, size_t *cap, bool *end)
 {
     if (c->is_terminal) {
         fputs("> ", stderr);
         interrupt_begin_input();
     }
     ssize_t n = get_line(line, cap);
+    int error = errno;
     if (c->is_terminal) {
         interrupt_end();
+    }
+    *end = n < 0;
+    if (n < 0) {
+        return error ? fail(EXIT_INPUT, "standard input: %s", strerror(error)) : EXIT_OK;
     }
     while (n > 0 && ((*line)[n - 1] == '\n' || (*line)[n - 1] == '\r')) {
         (*line)[--n] = 0;
     }
-    return n >= 0;
+    int exit_status = refuse_nul("the message", &(struct text){.data = *line, .bytes = (size_t)n});
+    return exit_status == EXIT_OK ? EXIT_OK : refuse_line(c, *line, exit_status);
 }
 
-/* A line that begins with '/'. */
+/* A line that begins with '/'. A person who mistypes a command did not mean to say it; a script may
+ * say what it likes. */
 static int command(struct chat *c, const char *line)
 {
     if (strcmp(line, "/reset") == 0) {
@@ -304,6 +318,8 @@ static int command(struct chat *c, const char *line)
         fputs("/reset forgets the conversation, /quit or the end of input (Ctrl-D) ends it,\n"
               "Ctrl-C stops an answer; every other line is a message\n\n",
               stderr);
+    } else if (!c->is_terminal) {
+        return turn(c, line);
     } else {
         warn("there is no '%s', only /reset, /help and /quit", line);
     }
@@ -314,17 +330,19 @@ static int converse(struct chat *c)
 {
     char *line = NULL;
     size_t cap = 0;
+    bool end;
     int exit_status = reset(c);
 
-    while (exit_status == EXIT_OK && read_line(c, &line, &cap) && strcmp(line, "/quit") != 0) {
+    while (exit_status == EXIT_OK) {
+        exit_status = next_line(c, &line, &cap, &end);
+        if (exit_status != EXIT_OK || end || strcmp(line, "/quit") == 0) {
+            break;
+        }
         if (line[0] == '/') {
             exit_status = command(c, line);
         } else if (line[0]) {
             exit_status = turn(c, line);
         }
-    }
-    if (exit_status == EXIT_OK && ferror(stdin)) {
-        exit_status = fail(EXIT_INPUT, "standard input: %s", strerror(errno));
     }
     free(line);
     drop_messages(c, 0);

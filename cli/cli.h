@@ -1,6 +1,5 @@
 /* What the subcommands of the program share. They are thin: everything that could be of use to
- * another program is in the library, behind numoe/numoe.h, which is all of it that is included
- * here.
+ * another program is in the library, behind numoe/numoe.h, which is all of it that is called here.
  *
  * Every failure is one line on stderr, "numoe: ...", and an exit status that says what to do next.
  */
@@ -129,6 +128,11 @@ struct sampling_options {
 struct text;
 int chat_template_option(numoe_engine_params *params, struct text *text, const char *value);
 
+/* The files that are read for these options, in a list of struct file_use. */
+#define MODEL_FILE_USES(o)                                                                         \
+    {"-m", (o)->params.model_path, false}, {"--expert-stats", (o)->params.expert_stats, false},    \
+        {"--plan", (o)->params.plan, false}, {"--topology", (o)->params.topology, false}
+
 void model_options_init(struct model_options *o);
 void sampling_options_init(struct sampling_options *o);
 
@@ -149,8 +153,7 @@ int next_option(const struct command *cmd, int argc, char **argv, const char *sh
 bool parse_uint(const char *option, const char *text, uint64_t min, uint64_t max, uint64_t *value);
 bool parse_float(const char *option, const char *text, float min, float max, float *value);
 
-/* ------------------------------------------------------------------ reading and writing (files.c)
- */
+/* ------------------------------------------------------------------ reading (files.c) */
 
 struct text {
     char *data; /* NUL-terminated */
@@ -159,21 +162,37 @@ struct text {
 
 /* A whole file, "-" is stdin; *text: free(text->data). An exit status. */
 int read_text(const char *path, struct text *text);
+/* getline(), except that a line of more than a text may have is an error; errno 0 at the end. */
+ssize_t read_line(FILE *f, char **line, size_t *cap);
+/* A C string ends at a NUL byte: where it is to be one, there may be none. An exit status. */
+int refuse_nul(const char *name, const struct text *text);
 /* One newline at the end is the editor's or the shell's, not the text's. */
 void trim_newline(struct text *text);
+
+/* ------------------------------------------------------------------ files written (output.c) */
 
 /* A file that appears under its name only when it is complete. */
 struct output {
     const char *path;
-    char *temp_path; /* NULL: path is a device or pipe, written directly */
+    char *target;    /* path without its symbolic links, and ... */
+    char *temp_path; /* ... what is renamed to it; NULL: no regular file, written directly */
     FILE *file;
 };
 
 int output_open(struct output *o, const char *path); /* an exit status */
-/* Whether a file that somebody else will write can be created; an exit status. */
-int output_check(const char *path);
 int output_commit(struct output *o);                 /* closes either way */
 void output_discard(struct output *o);               /* also of one that never was opened */
+/* Of what is not committed; may be called from a signal handler. */
+void output_remove_unfinished(void);
+
+/* A file that an option names; path NULL: none. */
+struct file_use {
+    const char *option, *path;
+    bool is_output;
+};
+
+/* That no output is another output or an input; an exit status. */
+int output_check_distinct(const struct file_use *use, size_t n);
 
 /* ------------------------------------------------------------------ Ctrl-C (interrupt.c) */
 
@@ -185,9 +204,6 @@ void interrupt_begin(numoe_session *session);
 void interrupt_begin_input(void);
 /* True if there was a Ctrl-C since the begin. */
 bool interrupt_end(void);
-/* Removed if the program is ended by a signal; NULL: none. Up to two at a time. */
-void interrupt_add_temp(const char *path);
-void interrupt_remove_temp(const char *path);
 
 /* ------------------------------------------------------------------ terminal (report.c) */
 
@@ -234,6 +250,7 @@ struct text_out {
 void text_out_init(struct text_out *out, bool quiet);
 bool text_out_write(void *text_out, const char *text, size_t bytes); /* numoe_text_fn */
 void text_out_prompt(void *text_out, size_t n_done, size_t n_total); /* numoe_prompt_fn */
-void text_out_end(struct text_out *out);                             /* ends the last line */
+/* Ends the last line; where nothing was written, only if that is the result. */
+void text_out_end(struct text_out *out, bool ok);
 
 #endif

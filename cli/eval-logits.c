@@ -25,7 +25,7 @@ struct logits {
     struct layer_routes *layer; /* [n_layer] in the order of layers */
     size_t n_layer;
     size_t n_token; /* of the request */
-    bool write_failed, no_memory;
+    bool write_failed, no_memory, not_finite;
 };
 
 /* ------------------------------------------------------------------ ids */
@@ -93,13 +93,32 @@ static void write_npy_header(FILE *f, size_t n_row, size_t n_column)
     fprintf(f, "%-*s\n", (int)padded - 1, text);
 }
 
-/* Nobody needs the rest of an evaluation whose result cannot be kept. */
+static bool are_finite(const float *x, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        if (!isfinite(x[i])) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* Nobody needs the rest of an evaluation whose result cannot be kept, or is none. */
 static void on_logits(void *arg, size_t position, const float *logits)
 {
     struct logits *l = arg;
 
-    (void)position;
-    if (!l->write_failed && fwrite(logits, sizeof *logits, l->n_vocab, l->npy.file) != l->n_vocab) {
+    if (l->write_failed || l->not_finite) {
+        return;
+    }
+    if (!are_finite(logits, l->n_vocab)) {
+        l->not_finite = true;
+        fail(EXIT_INPUT,
+             "logits of position %zu are not numbers: the model's weights are damaged or overflow "
+             "their type",
+             position);
+        numoe_session_cancel(l->session);
+    } else if (fwrite(logits, sizeof *logits, l->n_vocab, l->npy.file) != l->n_vocab) {
         l->write_failed = true;
         fail(EXIT_WORK, "%s: %s", l->npy.path, strerror(errno));
         numoe_session_cancel(l->session);
@@ -162,24 +181,13 @@ static void write_weights(FILE *f, const struct layer_routes *r)
     }
 }
 
-/* JSON has no word for what is not a number. */
-static bool all_finite(const struct layer_routes *r)
-{
-    for (size_t i = 0; i < r->n * r->k; i++) {
-        if (!isfinite(r->weight[i])) {
-            return false;
-        }
-    }
-    return true;
-}
-
 static int write_routes(struct logits *l)
 {
     FILE *f = l->json.file;
 
     fprintf(f, "{\"n_token\": %zu, \"layers\": [", l->n_token);
     for (size_t i = 0; i < l->n_layer; i++) {
-        if (!all_finite(&l->layer[i])) {
+        if (!are_finite(l->layer[i].weight, l->layer[i].n * l->layer[i].k)) {
             return fail(EXIT_INPUT,
                         "expert weights of layer %u are not numbers: the model's "
                         "weights are damaged or overflow their type",
@@ -215,8 +223,8 @@ static int evaluate(struct logits *l, const struct ids *ids, bool quiet)
     }
     interrupt_end();
     progress_end(&progress);
-    if (l->write_failed) {
-        return EXIT_WORK;
+    if (l->write_failed || l->not_finite) {
+        return l->write_failed ? EXIT_WORK : EXIT_INPUT;
     }
     if (l->no_memory) {
         return fail(EXIT_LACKING, "no memory for the routes of %zu tokens", ids->n);

@@ -51,7 +51,13 @@ static int check(const struct eval_options *o)
     if (o->perplexity && (o->output || o->routes)) {
         return fail_usage(&command_eval, "-o and --routes belong to --logits");
     }
-    return EXIT_OK;
+    const struct file_use use[] = {
+        {"-o", o->output, true},
+        {"--routes", o->routes, true},
+        {"--logits", o->logits, false},
+        MODEL_FILE_USES(&o->model),
+    };
+    return output_check_distinct(use, sizeof use / sizeof use[0]);
 }
 
 static int parse(struct eval_options *o, int argc, char **argv, bool *done)

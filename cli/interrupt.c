@@ -1,29 +1,20 @@
 /* Ctrl-C: the first one stops what can be stopped in an orderly way (a generation, an evaluation, a
  * line being typed), the second one, or one where there is nothing to stop, ends the program the
- * way the signal would, after removing unfinished files. SIGTERM and SIGHUP always do the latter.
- */
+ * way the signal would, after removing unfinished files. The other signals that end programs always
+ * do the latter, except that a file that becomes too large is an error like a full disk. */
 #include <signal.h>
 #include <stdatomic.h>
-#include <unistd.h>
 
 #include "cli/cli.h"
-
-#define MAX_TEMP 2
 
 /* Sync: written between signals by the one thread that runs subcommands, read by the handler. */
 static numoe_session *_Atomic watched;
 static atomic_bool in_input;
 static atomic_int n_signal;
-static const char *_Atomic temp_path[MAX_TEMP];
 
 static void end_by_signal(int sig)
 {
-    for (int i = 0; i < MAX_TEMP; i++) {
-        const char *path = atomic_load(&temp_path[i]);
-        if (path) {
-            unlink(path);
-        }
-    }
+    output_remove_unfinished();
     signal(sig, SIG_DFL);
     raise(sig);
 }
@@ -52,9 +43,13 @@ static void handle(int sig, int flags)
 
 void interrupt_init(void)
 {
+    static const int ending[] = {SIGTERM, SIGHUP, SIGQUIT, SIGPIPE, SIGXCPU, SIGALRM};
+
     handle(SIGINT, SA_RESTART);
-    handle(SIGTERM, SA_RESTART);
-    handle(SIGHUP, SA_RESTART);
+    for (size_t i = 0; i < sizeof ending / sizeof ending[0]; i++) {
+        handle(ending[i], SA_RESTART);
+    }
+    signal(SIGXFSZ, SIG_IGN);
 }
 
 void interrupt_begin(numoe_session *session)
@@ -77,23 +72,4 @@ bool interrupt_end(void)
         handle(SIGINT, SA_RESTART);
     }
     return atomic_exchange(&n_signal, 0) > 0;
-}
-
-void interrupt_add_temp(const char *path)
-{
-    for (int i = 0; i < MAX_TEMP; i++) {
-        if (!atomic_load(&temp_path[i])) {
-            atomic_store(&temp_path[i], path);
-            return;
-        }
-    }
-}
-
-void interrupt_remove_temp(const char *path)
-{
-    for (int i = 0; i < MAX_TEMP; i++) {
-        if (atomic_load(&temp_path[i]) == path) {
-            atomic_store(&temp_path[i], NULL);
-        }
-    }
 }

@@ -11,6 +11,7 @@ numoe_sources += \
 	cli/interrupt.c \
 	cli/main.c \
 	cli/options.c \
+	cli/output.c \
 	cli/plan.c \
 	cli/report.c \
 	cli/run.c \

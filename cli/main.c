@@ -1,5 +1,8 @@
 /* The program: finds the subcommand, and says how things ended. Everything else is in the
  * subcommands' own files. */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
 #include <errno.h>
 #include <fcntl.h>
 #include <stdarg.h>
@@ -7,6 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/utf8.h"
 #include "cli/cli.h"
 
 static int run_version(int argc, char **argv);
@@ -34,10 +38,19 @@ static const struct command *const commands[] = {
 
 /* ------------------------------------------------------------------ errors */
 
+/* One line, whatever the arguments are that it quotes; a text of any length. */
 static void say(const char *cmd, const char *fmt, va_list ap)
 {
-    fprintf(stderr, "numoe: %s%s", cmd ? cmd : "", cmd ? ": " : "");
-    vfprintf(stderr, fmt, ap);
+    char *text = NULL;
+
+    if (vasprintf(&text, fmt, ap) < 0) {
+        text = NULL;
+    }
+    if (text) {
+        utf8_make_plain(text);
+    }
+    fprintf(stderr, "numoe: %s%s%s", cmd ? cmd : "", cmd ? ": " : "", text ? text : "no memory");
+    free(text);
 }
 
 int fail(int exit_status, const char *fmt, ...)

@@ -225,7 +225,7 @@ int chat_template_option(numoe_engine_params *params, struct text *text, const c
     *text = (struct text){0};
     params->chat_template = value;
     if (!is_builtin_template(value) && (strchr(value, '/') || access(value, F_OK) == 0)) {
-        if (read_text(value, text) != EXIT_OK) {
+        if (read_text(value, text) != EXIT_OK || refuse_nul(value, text) != EXIT_OK) {
             return -1;
         }
         params->chat_template = text->data;

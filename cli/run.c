@@ -18,7 +18,9 @@ struct run_options {
     uint64_t max_tokens;
     bool chat, raw, ignore_eog, audit;
     bool is_default_prompt; /* nobody gave one */
-    const char *stats_out;
+    const char *stats_path;
+    struct output stats;
+    const char *template_path;
 };
 
 static const struct option options[] = {
@@ -56,6 +58,7 @@ static int run_option(struct run_options *o, int opt, const char *value)
         return 1;
     case OPT_CHAT_TEMPLATE:
         o->chat = true;
+        o->template_path = value;
         return chat_template_option(&o->model.params, &o->chat_template, value);
     case OPT_RAW:
         o->raw = true;
@@ -67,7 +70,7 @@ static int run_option(struct run_options *o, int opt, const char *value)
         o->audit = true;
         return 1;
     case OPT_EXPERT_STATS_OUT:
-        o->stats_out = value;
+        o->stats_path = value;
         return 1;
     default:
         return 0;
@@ -108,13 +111,14 @@ static int parse(struct run_options *o, int argc, char **argv, bool *done)
         return fail_usage(&command_run, "--chat and --raw exclude each other");
     }
     model_options_finish(&o->model);
-    if (o->stats_out) {
-        int exit_status = output_check(o->stats_out);
-        if (exit_status != EXIT_OK) {
-            return exit_status;
-        }
-    }
-    return sampling_options_finish(&o->sampling, o->model.is_bundled);
+    const struct file_use use[] = {
+        {"--expert-stats-out", o->stats_path, true},
+        {"-f", o->file, false},
+        {"--chat-template", o->template_path, false},
+        MODEL_FILE_USES(&o->model),
+    };
+    int exit_status = output_check_distinct(use, sizeof use / sizeof use[0]);
+    return exit_status ? exit_status : sampling_options_finish(&o->sampling, o->model.is_bundled);
 }
 
 /* The text to begin with, from wherever it comes. */
@@ -147,16 +151,20 @@ static int read_prompt(struct run_options *o, struct text *text)
     return EXIT_OK;
 }
 
-static int chat_ids(const numoe_engine *engine, const char *message, struct ids *ids)
+static int chat_ids(const numoe_engine *engine, const struct text *message, struct ids *ids)
 {
-    numoe_message m = {.role = "user", .content = message};
+    numoe_message m = {.role = "user", .content = message->data};
     numoe_error err;
     char *text;
 
+    int exit_status = refuse_nul("the prompt", message);
+    if (exit_status != EXIT_OK) {
+        return exit_status;
+    }
     if (numoe_chat_render(engine, &m, 1, true, &text, &err) != NUMOE_OK) {
         return fail_status(&err);
     }
-    int exit_status = tokenize(engine, text, strlen(text), NUMOE_TOKENIZE_SPECIAL, ids);
+    exit_status = tokenize(engine, text, strlen(text), NUMOE_TOKENIZE_SPECIAL, ids);
     free(text);
     return exit_status;
 }
@@ -167,7 +175,7 @@ static int append_prompt(const struct run_options *o, const numoe_engine *engine
     struct ids ids;
     numoe_error err;
 
-    int exit_status = o->chat ? chat_ids(engine, prompt->data, &ids)
+    int exit_status = o->chat ? chat_ids(engine, prompt, &ids)
                               : tokenize(engine, prompt->data, prompt->bytes,
                                          NUMOE_TOKENIZE_BOS | NUMOE_TOKENIZE_SPECIAL, &ids);
     if (exit_status != EXIT_OK) {
@@ -201,25 +209,28 @@ static void on_prompt(void *run_output, size_t n_done, size_t n_total)
     }
 }
 
-static int report(const struct run_options *o, numoe_engine *engine,
-                  const numoe_generate_result *result, size_t n_pending,
-                  const struct run_output *out)
+static int save_stats(struct output *stats, const numoe_engine *engine)
 {
     numoe_error err;
 
+    return numoe_engine_save_stats(engine, stats->file, &err) == NUMOE_OK
+               ? output_commit(stats)
+               : fail_file(stats->path, &err);
+}
+
+static int report(struct run_options *o, numoe_engine *engine, const numoe_generate_result *result,
+                  size_t n_pending, const struct run_output *out)
+{
     if (!o->model.quiet) {
         report_generation(engine, result, result->n_generated - n_pending);
     }
     if (o->audit) {
         report_audit(engine, out->before, result->n_generated - n_pending);
     }
-    if (o->stats_out && numoe_engine_save_stats(engine, o->stats_out, &err) != NUMOE_OK) {
-        return fail_status(&err);
-    }
-    return EXIT_OK;
+    return o->stats_path ? save_stats(&o->stats, engine) : EXIT_OK;
 }
 
-static int generate(const struct run_options *o, numoe_engine *engine, numoe_session *session,
+static int generate(struct run_options *o, numoe_engine *engine, numoe_session *session,
                     numoe_sampler *sampler)
 {
     struct run_output out = {.engine = engine};
@@ -243,16 +254,19 @@ static int generate(const struct run_options *o, numoe_engine *engine, numoe_ses
     interrupt_begin(session);
     numoe_status status = numoe_generate(session, sampler, &params, &result, &err);
     interrupt_end();
-    text_out_end(&out.text);
+    bool cancelled =
+        status == NUMOE_OK && result.finish == NUMOE_FINISH_CANCEL && result.n_generated == 0;
+    text_out_end(&out.text, status == NUMOE_OK && !cancelled);
     int exit_status = status != NUMOE_OK ? fail_status(&err)
-                      : out.text.failed
-                          ? EXIT_WORK
+                      : out.text.failed  ? EXIT_WORK
+                      : cancelled
+                          ? fail(EXIT_INTERRUPTED, "interrupted")
                           : report(o, engine, &result, numoe_session_pending(session), &out);
     free(out.before);
     return exit_status;
 }
 
-static int run_engine(const struct run_options *o, numoe_engine *engine, const struct text *prompt)
+static int run_engine(struct run_options *o, numoe_engine *engine, const struct text *prompt)
 {
     numoe_session *session = NULL;
     numoe_sampler *sampler = NULL;
@@ -290,11 +304,17 @@ static int run_model(struct run_options *o)
     if (exit_status != EXIT_OK) {
         return exit_status;
     }
-    exit_status = open_engine(&o->model, &engine);
+    if (o->stats_path) {
+        exit_status = output_open(&o->stats, o->stats_path);
+    }
+    if (exit_status == EXIT_OK) {
+        exit_status = open_engine(&o->model, &engine);
+    }
     if (exit_status == EXIT_OK) {
         exit_status = run_engine(o, engine, &prompt);
         numoe_engine_close(engine);
     }
+    output_discard(&o->stats);
     free(prompt.data);
     return exit_status;
 }

@@ -64,10 +64,10 @@ void text_out_prompt(void *text_out, size_t n_done, size_t n_total)
     }
 }
 
-void text_out_end(struct text_out *out)
+void text_out_end(struct text_out *out, bool ok)
 {
     progress_end(&out->prompt);
-    if (out->last != '\n' && !out->failed) {
+    if ((ok || out->last) && out->last != '\n' && !out->failed) {
         written(out, putchar('\n') != EOF && fflush(stdout) == 0);
     }
 }

@@ -15,9 +15,13 @@ static const struct option options[] = {
 
 static int write_svg(const char *topology, const char *path)
 {
+    const struct file_use use[] = {{"--svg", path, true}, {"--topology", topology, false}};
     struct output o = {0};
     numoe_error err;
-    int exit_status = output_open(&o, path);
+    int exit_status = output_check_distinct(use, sizeof use / sizeof use[0]);
+    if (exit_status == EXIT_OK) {
+        exit_status = output_open(&o, path);
+    }
     if (exit_status != EXIT_OK) {
         return exit_status;
     }

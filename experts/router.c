@@ -40,8 +40,14 @@ static void gate(const struct router_params *p, unsigned n, const float *logits,
     }
 }
 
-/* The highest of choice[n] not yet taken, the lower index of equals; taken ones are -inf, and where
- * everything is, or nothing compares (NaN), the first that is not marked. */
+/* What does not compare comes last, so that NaN is free to mark what is taken: experts are distinct
+ * whatever a damaged model computes. */
+static float as_choice(float x)
+{
+    return isnan(x) ? -INFINITY : x;
+}
+
+/* The highest of choice[n] not yet taken, the lower index of equals; marks it. Not all are taken. */
 static unsigned take_best(float *choice, unsigned n)
 {
     unsigned best = n;
@@ -50,7 +56,6 @@ static unsigned take_best(float *choice, unsigned n)
             best = i;
         }
     }
-    best = best == n ? 0 : best;
     choice[best] = NAN;
     return best;
 }
@@ -74,7 +79,7 @@ static void limit_groups(const struct router_params *p, unsigned n, float *choic
 {
     const unsigned n_each = n / p->n_group;
     for (unsigned g = 0; g < p->n_group; g++) {
-        group[g] = group_score(p->group_rule, choice + g * n_each, n_each);
+        group[g] = as_choice(group_score(p->group_rule, choice + g * n_each, n_each));
     }
     for (unsigned i = 0; i < p->n_group_used; i++) {
         take_best(group, p->n_group);
@@ -112,7 +117,7 @@ void router_select(const struct router_params *p, unsigned n_expert, unsigned n_
     float *score = scratch, *choice = scratch + n_expert, *group = choice + n_expert;
     gate(p, n_expert, logits, score);
     for (unsigned i = 0; i < n_expert; i++) {
-        choice[i] = select_bias == NULL ? score[i] : score[i] + select_bias[i];
+        choice[i] = as_choice(select_bias == NULL ? score[i] : score[i] + select_bias[i]);
     }
     if (p->group_rule != GROUP_NONE && p->n_group_used < p->n_group) {
         limit_groups(p, n_expert, choice, group);

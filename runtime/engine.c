@@ -185,12 +185,12 @@ bool numoe_engine_pages(const numoe_engine *engine, unsigned index, numoe_pages 
     return true;
 }
 
-numoe_status numoe_engine_save_stats(const numoe_engine *engine, const char *path, numoe_error *err)
+numoe_status numoe_engine_save_stats(const numoe_engine *engine, FILE *out, numoe_error *err)
 {
     if (engine->model->hp.n_expert == 0) {
-        return status_fail(err, NUMOE_E_INPUT, "%s: the model has no experts to count", path);
+        return status_fail(err, NUMOE_E_INPUT, "the model has no experts to count");
     }
-    return expert_stats_save(path, engine->model, step_expert_counts(engine->step), err);
+    return expert_stats_save(out, engine->model, step_expert_counts(engine->step), err);
 }
 
 /* ------------------------------------------------------------------ open and close */

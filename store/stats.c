@@ -2,9 +2,7 @@
 #include "store/stats.h"
 
 #include <errno.h>
-#include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "model/gguf.h"
 
@@ -107,24 +105,14 @@ static void put_file(FILE *f, const struct model *model, const uint64_t *count)
     }
 }
 
-numoe_status expert_stats_save(const char *path, const struct model *model, const uint64_t *count,
+numoe_status expert_stats_save(FILE *out, const struct model *model, const uint64_t *count,
                                numoe_error *err)
 {
-    struct strbuf temp = {0};
-    FORWARD_IF(strbuf_printf(&temp, err, "%s.%ld.part", path, (long)getpid()));
-    FILE *f = fopen(temp.data, "wb");
-    bool written = f != NULL;
-    if (written) {
-        put_file(f, model, count);
-        written = !ferror(f);
-        written = fclose(f) == 0 && written;
-        written = written && rename(temp.data, path) == 0;
+    errno = 0;
+    put_file(out, model, count);
+    if (fflush(out) != 0 || ferror(out)) {
+        return status_fail(err, NUMOE_E_FILE_WRITE, "expert statistics cannot be written: %s",
+                           errno != 0 ? strerror(errno) : "the stream has failed before");
     }
-    numoe_status status = NUMOE_OK;
-    if (!written) {
-        status = status_fail(err, NUMOE_E_FILE_WRITE, "%s: %s", path, strerror(errno));
-        unlink(temp.data);
-    }
-    strbuf_fini(&temp);
-    return status;
+    return NUMOE_OK;
 }

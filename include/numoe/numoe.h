@@ -183,8 +183,9 @@ typedef struct numoe_pages {
 
 NUMOE_API bool numoe_engine_pages(const numoe_engine *engine, unsigned index, numoe_pages *pages);
 
-/* Writes how often each expert was chosen since the engine was opened: a GGUF file. */
-NUMOE_API numoe_status numoe_engine_save_stats(const numoe_engine *engine, const char *path,
+/* Writes how often each expert was chosen since the engine was opened: a GGUF file. out is flushed
+ * and left open. */
+NUMOE_API numoe_status numoe_engine_save_stats(const numoe_engine *engine, FILE *out,
                                                numoe_error *err);
 
 /* ------------------------------------------------------------------ text */

@@ -534,7 +534,10 @@ Test(stats, file_there_and_back)
     for (size_t i = 0; i < n; i++) {
         want[i] = i * UINT64_C(0x100000001);
     }
-    cr_assert_eq(expert_stats_save(file, model, want, &err), NUMOE_OK, "%s", err.text);
+    FILE *f = fopen(file, "wb");
+    cr_assert_not_null(f);
+    cr_assert_eq(expert_stats_save(f, model, want, &err), NUMOE_OK, "%s", err.text);
+    fclose(f);
     cr_assert_eq(expert_stats_load(file, model, &back, &err), NUMOE_OK, "%s", err.text);
     cr_assert(back.n_layer == model->hp.n_layer && back.n_expert == model->hp.n_expert);
     cr_assert_arr_eq(back.count, want, n * sizeof *want);
@@ -544,7 +547,10 @@ Test(stats, file_there_and_back)
     cr_assert_eq(expert_stats_load(file, other, &back, &err), NUMOE_E_INPUT);
     cr_assert_not_null(strstr(err.text, "the model has"), "%s", err.text);
     cr_assert_eq(expert_stats_load(path, model, &back, &err), NUMOE_E_FILE_MODEL, "not statistics");
-    cr_assert_eq(expert_stats_save("/nowhere/file", model, want, &err), NUMOE_E_FILE_WRITE);
+    cr_assert_not_null(f = fopen(file, "rb"));
+    cr_assert_eq(expert_stats_save(f, model, want, &err), NUMOE_E_FILE_WRITE);
+    cr_assert_not_null(strstr(err.text, "expert statistics cannot be written: Bad file"));
+    fclose(f);
     model_close(other);
     model_close(model);
     remove(file);
