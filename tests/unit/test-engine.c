@@ -1,6 +1,6 @@
 /* Engines and sessions as a host program sees them, on a tiny model with known answers
  * (fixtures/deepseek3-a: prompts and a greedy continuation of a float32 reference) and on the
- * embedded one. */
+ * bundled one. */
 #include <criterion/criterion.h>
 #include <criterion/new/assert.h>
 #include <jansson.h>
@@ -830,7 +830,7 @@ Test(generate, continues_after_a_cut)
     numoe_engine_close(engine);
 }
 
-/* The greedy text of the embedded model after a prompt, and what stop strings make of it. */
+/* The greedy text of the bundled model after a prompt, and what stop strings make of it. */
 struct story {
     numoe_engine *engine;
     numoe_session *session;

@@ -318,11 +318,11 @@ Test(model, active_bytes)
     }
 }
 
-Test(model, embedded_model_in_its_older_form)
+Test(model, bundled_model_in_its_older_form)
 {
     char *path = test_data_path("model/legacy-mla/fable-moe-legacy-mla-Q4_K_M.gguf");
     if (!path) {
-        cr_skip("the older form of the embedded model is not here");
+        cr_skip("the older form of the bundled model is not here");
     }
     struct model *m;
     numoe_error err = {0};

@@ -204,7 +204,7 @@ FIXTURE_TEST(olmoe, "olmoe-a")
 FIXTURE_TEST(glm4moe, "glm4moe-a")
 FIXTURE_TEST(gptoss, "gptoss-a")
 
-/* ------------------------------------------------------------------ the embedded model */
+/* ------------------------------------------------------------------ the bundled model */
 
 static json_t *fable_prompts(void)
 {

@@ -1,5 +1,5 @@
 /* model/tokenizer: ids and word boundaries as Hugging Face tokenizers gives them
- * (tests/data/tokenizer, the references of the embedded model and of the fixtures), public
+ * (tests/data/tokenizer, the references of the bundled model and of the fixtures), public
  * vocabularies where they are there, and small vocabularies made here for what files may say
  * wrongly or unusually. */
 #include <criterion/criterion.h>
@@ -42,7 +42,7 @@ static struct vocab vocab_fable(void)
     return vocab_open(test_src_path(fable_path));
 }
 
-/* The embedded model's vocabulary under another pre-tokenizer. */
+/* The bundled model's vocabulary under another pre-tokenizer. */
 static struct vocab vocab_fable_as(const char *pre)
 {
     const struct gguf_string name = {pre, strlen(pre)};
@@ -138,7 +138,7 @@ static void expect_broken(const struct tokenizer *tok, const json_t *cases, cons
 
 /* ------------------------------------------------------------------ references */
 
-Test(tokenizer, embedded_model)
+Test(tokenizer, bundled_model)
 {
     struct vocab v = vocab_fable();
     json_t *cases = load_json(test_src_path("tests/data/fable/reference/tokenizer_cases.json"));
@@ -231,7 +231,7 @@ Test(tokenizer, words_of_every_pre_tokenizer)
     json_decref(splits);
 }
 
-Test(tokenizer, ids_with_the_embedded_vocabulary)
+Test(tokenizer, ids_with_the_bundled_vocabulary)
 {
     json_t *ids = load_json(test_src_path("tests/data/tokenizer/ids.json"));
     const json_t *texts = json_object_get(ids, "texts");

@@ -4,7 +4,7 @@
     make.py [DATA]     DATA: the folder of public data that tests know as $NUMOE_TEST_DATA
 
 expected.json  conversations; for each template, what each of them becomes without and with the
-               beginning of an answer. Templates are those next to this script, the embedded model's
+               beginning of an answer. Templates are those next to this script, the bundled model's
                ("model"), and public ones, of which only the results are stored.
 
 Needs the Python packages jinja2 and gguf. Blocks are trimmed as transformers does it.

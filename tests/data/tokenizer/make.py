@@ -9,7 +9,7 @@
 Needs the Python packages tokenizers and gguf.
 
 splits.json  for each pre-tokenizer and each text, where its pieces end (bytes)
-ids.json     for some pre-tokenizers and each text, the ids with the embedded model's vocabulary
+ids.json     for some pre-tokenizers and each text, the ids with the bundled model's vocabulary
 NAME.json    for each text, the ids with that vocabulary, and those of broken UTF-8
 
 Texts are texts.json, written by hand, and random ones from a fixed seed. The patterns are written as in
