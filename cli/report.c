@@ -55,22 +55,53 @@ void progress_end(struct progress *p)
 
 /* ------------------------------------------------------------------ engine */
 
-static void on_load(void *progress, uint64_t n_done, uint64_t n_total)
+struct loading {
+    struct progress bar;
+    double begin_seconds; /* of the first report; what the engine does before is not loading */
+    uint64_t n_begin;
+};
+
+/* Speed and time left, behind a bar that was just drawn. */
+static void print_rate(const struct loading *l, uint64_t n_done, uint64_t n_total)
 {
-    progress_update(progress, n_total ? (double)n_done / (double)n_total : 1);
+    const double seconds = now_seconds() - l->begin_seconds;
+    const double bps = (double)(n_done - l->n_begin) / seconds;
+
+    if (n_done > l->n_begin) {
+        const double left = ceil((double)(n_total - n_done) / bps);
+        fprintf(stderr, ", %.2f GB/s, ", bps * 1e-9);
+        fprintf(stderr, left < 100 ? "%.0f s left" : "%.0f min left",
+                left < 100 ? left : ceil(left / 60));
+    }
+    fputs("\033[K", stderr);
+}
+
+static void on_load(void *loading, uint64_t n_done, uint64_t n_total)
+{
+    struct loading *l = loading;
+    const double next_seconds = l->bar.next_seconds;
+
+    if (l->begin_seconds == 0) {
+        l->begin_seconds = now_seconds();
+        l->n_begin = n_done;
+    }
+    progress_update(&l->bar, n_total ? (double)n_done / (double)n_total : 1);
+    if (l->bar.next_seconds != next_seconds) {
+        print_rate(l, n_done, n_total);
+    }
 }
 
 int open_engine(const struct model_options *o, numoe_engine **engine)
 {
     numoe_engine_params params = o->params;
-    struct progress progress;
+    struct loading loading = {.begin_seconds = 0};
     numoe_error err;
 
-    progress_init(&progress, "loading", o->quiet);
+    progress_init(&loading.bar, "loading", o->quiet);
     params.progress = on_load;
-    params.progress_arg = &progress;
+    params.progress_arg = &loading;
     numoe_status status = numoe_engine_open(&params, engine, &err);
-    progress_end(&progress);
+    progress_end(&loading.bar);
     return status == NUMOE_OK ? EXIT_OK : fail_status(&err);
 }
 
