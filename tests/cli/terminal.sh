@@ -18,7 +18,9 @@ grep -q '%' "$tmp/screen" && complain "-q has a bar: $(cat -v "$tmp/screen")"
 # The first line goes out only when the prompt is there to be seen.
 { sleep 2; printf '/quit\n'; } | on_terminal "'$numoe' chat" || complain 'status of /quit'
 grep -q '^> ' "$tmp/screen" || complain "no prompt: $(cat -v "$tmp/screen")"
-{ sleep 2; printf '/reset\n/quit\n'; } | on_terminal "'$numoe' chat" || complain 'status of /reset'
+{ sleep 2; printf '/reset\n/nonsense\n/quit\n'; } | on_terminal "'$numoe' chat" || complain 'status of /reset'
 grep -q 'conversation is forgotten' "$tmp/screen" || complain "/reset: $(cat -v "$tmp/screen")"
+grep -q "numoe: there is no '/nonsense', only /reset, /help and /quit" "$tmp/screen" ||
+    complain "/nonsense: $(cat -v "$tmp/screen")"
 
 exit $bad
