@@ -133,6 +133,36 @@ static void check_full(const struct topo *topo, bool is_limited)
     node_arena_free(arena);
 }
 
+/* A node's reserved pages are used, and what they do not suffice for is found out before the first
+ * touch: the reservation is the whole machine's, the missing page would be a fatal signal. */
+static void check_huge(const struct topo *topo)
+{
+    const unsigned in = topo->n_node - 1;
+    const size_t bytes = topo->node[in].huge_2m_free * (2 * MIB) * 3 / 2;
+    struct node_arena *arena[2] = {NULL, NULL};
+    struct audit sum = {0};
+    numoe_error err = {.text = "other pages"};
+    char *p = NULL;
+    bool good = node_arena_new(topo, in, "huge", &arena[0], &err) == NUMOE_OK &&
+                node_arena_alloc(arena[0], bytes / 3, &p, &err) == NUMOE_OK &&
+                node_arena_get_pages(arena[0]) == PAGES_2M;
+    if (good) {
+        memset(p, 1, bytes / 3);
+        audit_arena(topo, arena[0], &sum);
+        good = sum.n_remote == 0 && sum.n_local == bytes / 3 / 4096;
+    }
+    ok(good, "reserved pages of the node are used", err.text);
+    node_arena_free(arena[0]);
+    good = node_arena_new(topo, in, "huge", &arena[1], &err) == NUMOE_OK &&
+           node_arena_alloc(arena[1], bytes, &p, &err) == NUMOE_OK &&
+           node_arena_get_pages(arena[1]) < PAGES_2M;
+    if (good) {
+        memset(p, 1, bytes);
+    }
+    ok(good, "more than the node has reserved is made of other pages", err.text);
+    node_arena_free(arena[1]);
+}
+
 static void check_bandwidth(const struct topo *topo, struct pools *pools)
 {
     double total = 0, node[TOPO_MAX_NODE] = {0};
@@ -185,6 +215,9 @@ int main(int argc, char **argv)
     check_placement(topo, pools, true, "bound pages are local");
     check_placement(topo, pools, false, "bound pages are local whoever touches them");
     check_bandwidth(topo, pools);
+    if (topo->node[topo->n_node - 1].huge_2m_free > 0) {
+        check_huge(topo);
+    }
     check_full(topo, argc > 5);
     stop_balancing();
     topo->world->bind = refuse_bind;
