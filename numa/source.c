@@ -7,11 +7,16 @@
 #include "numa/source.h"
 
 #include <errno.h>
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/knob.h"
+#include "base/mem.h"
+
+#define MAX_PUS 8192 /* what Linux supports at most */
 
 static bool is_xml_path(const char *spec)
 {
@@ -19,21 +24,54 @@ static bool is_xml_path(const char *spec)
     return n > 4 && strcmp(spec + n - 4, ".xml") == 0;
 }
 
+/* The hardware threads of a synthetic topology, counted before hwloc makes objects of them: the
+ * product of the levels' numbers, those outside of brackets. UINT64_MAX for more than that. */
+static uint64_t synthetic_pus(const char *spec)
+{
+    uint64_t product = 1;
+    int depth = 0;
+    for (const char *c = spec; *c != '\0'; c++) {
+        depth += *c == '(' || *c == '[';
+        depth -= *c == ')' || *c == ']';
+        const bool begins = c == spec || c[-1] == ':' || c[-1] == ' ';
+        if (depth == 0 && begins && *c >= '0' && *c <= '9') {
+            const uint64_t n = MAX(strtoull(c, NULL, 10), 1ull);
+            product = n > UINT64_MAX / product ? UINT64_MAX : product * n;
+        }
+    }
+    return product;
+}
+
+static numoe_status set_synthetic(hwloc_topology_t hw, const char *spec, numoe_error *err)
+{
+    const uint64_t n_pu = synthetic_pus(spec);
+    if (n_pu > MAX_PUS) {
+        return status_fail(err, NUMOE_E_INPUT,
+                           "topology \"%s\": %" PRIu64 " hardware threads, at most %d are possible",
+                           spec, n_pu, MAX_PUS);
+    }
+    return hwloc_topology_set_synthetic(hw, spec) == 0
+               ? NUMOE_OK
+               : status_fail(err, NUMOE_E_INPUT,
+                             "topology \"%s\": neither a path ending in .xml nor a synthetic "
+                             "topology such as \"pack:2 [numa(memory=64GiB)] core:8 pu:2\"",
+                             spec);
+}
+
 static numoe_status set_source(hwloc_topology_t hw, const char *spec, numoe_error *err)
 {
+    struct stat st;
     if (spec == NULL) {
         return NUMOE_OK;
     }
     if (!is_xml_path(spec)) {
-        return hwloc_topology_set_synthetic(hw, spec) == 0
-                   ? NUMOE_OK
-                   : status_fail(err, NUMOE_E_INPUT,
-                                 "topology \"%s\": neither a path ending in .xml nor a synthetic "
-                                 "topology such as \"pack:2 [numa(memory=64GiB)] core:8 pu:2\"",
-                                 spec);
+        return set_synthetic(hw, spec, err);
     }
-    if (access(spec, R_OK) != 0) {
+    if (stat(spec, &st) != 0 || access(spec, R_OK) != 0) {
         return status_fail(err, NUMOE_E_FILE_OPEN, "topology %s: %s", spec, strerror(errno));
+    }
+    if (!S_ISREG(st.st_mode)) {
+        return status_fail(err, NUMOE_E_FILE_OPEN, "topology %s: not a regular file", spec);
     }
     return hwloc_topology_set_xml(hw, spec) == 0
                ? NUMOE_OK
@@ -72,6 +110,12 @@ numoe_status source_open(const char *spec, bool with_forbidden, hwloc_topology_t
                  ? status_fail(err, NUMOE_E_FILE_FORMAT, "topology %s: hwloc cannot load it", spec)
                  : status_fail(err, NUMOE_E_SUPPORT, "topology %s: hwloc cannot load it: %s",
                                spec ? spec : "of this machine", strerror(errno));
+    }
+    if (st == NUMOE_OK && hwloc_get_nbobjs_by_type(hw, HWLOC_OBJ_PU) > MAX_PUS) {
+        st = status_fail(err, NUMOE_E_INPUT,
+                         "topology %s: %d hardware threads, at most %d are possible",
+                         spec ? spec : "of this machine",
+                         hwloc_get_nbobjs_by_type(hw, HWLOC_OBJ_PU), MAX_PUS);
     }
     if (st != NUMOE_OK) {
         hwloc_topology_destroy(hw);

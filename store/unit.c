@@ -26,8 +26,7 @@ static numoe_status read_rows(const struct model *model, const struct load_job *
     size_t row_bytes;
     uint64_t from;
     const struct gguf_tensor *t = find_rows(job, mat, row, &row_bytes, &from);
-    numoe_status status = gguf_read_tensor(model->gguf, t, from, n_row * row_bytes, buf, err);
-    return status == NUMOE_OK ? NUMOE_OK : status_context(err, status, "%s", t->name);
+    return gguf_read_tensor(model->gguf, t, from, n_row * row_bytes, buf, err);
 }
 
 /* The matrix and the first of its panels that unit iu of a node covers; how many of them. */

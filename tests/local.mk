@@ -14,7 +14,7 @@ unit_tests += tests/unit/test-sampler tests/unit/test-engine
 script_tests += tests/check-layers.sh tests/check-symbols.sh
 script_tests += tests/cli/errors.sh tests/cli/run.sh tests/cli/chat.sh tests/cli/eval.sh tests/cli/plan.sh \
 	tests/cli/interrupt.sh tests/cli/terminal.sh tests/cli/bundled.sh
-script_tests += tests/cli/topo.sh
+script_tests += tests/cli/topo.sh tests/cli/files.sh
 EXTRA_DIST += tests/cli/lib.sh
 
 EXTRA_DIST += tests/data tests/unit/testdata.h tests/unit/kern-data.h

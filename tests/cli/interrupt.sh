@@ -2,15 +2,16 @@
 # Ctrl-C: the first one ends a generation in good order, an evaluation leaves nothing behind.
 . "$(dirname "$0")/lib.sh"
 
+ulimit -c 0
 # A shell starts background jobs with SIGINT ignored, which the program respects: env restores it.
 start()
 {
     rm -f "$tmp/out" "$tmp/err"
-    env --default-signal=INT "$numoe" "$@" >"$tmp/out" 2>"$tmp/err" </dev/null &
+    env --default-signal=INT,QUIT "$numoe" "$@" >"$tmp/out" 2>"$tmp/err" </dev/null &
     pid=$!
 }
 
-env --default-signal=INT true 2>/dev/null || { echo 'env cannot restore signals'; exit 77; }
+env --default-signal=INT,QUIT true 2>/dev/null || { echo 'env cannot restore signals'; exit 77; }
 
 # wait_for FILE PATTERN: until the file has such a line; 60 s at most.
 wait_for()
@@ -31,6 +32,17 @@ status=$?
 test $status -eq 0 || complain "status $status of a generation that was stopped"
 grep -Eq '^generated  [0-9]+ tokens? in .*, stopped$' "$tmp/err" || complain "$(cat "$tmp/err")"
 test "$(tail -c 1 "$tmp/out")" = '' || complain "the last line is not ended"
+
+# ---- while the prompt is read there is nothing to keep
+head -c 5000 "$src/tests/data/fable/heldout.txt" >"$tmp/prompt"
+start run -f "$tmp/prompt" --chunk 1
+wait_for "$tmp/err" '^sampling'
+kill -INT $pid
+wait $pid
+status=$?
+test $status -eq 130 || complain "status $status of a prompt that was not read to its end"
+grep -q '^numoe: interrupted$' "$tmp/err" || complain "$(cat "$tmp/err")"
+test -s "$tmp/out" && complain "text of nothing: $(od -c "$tmp/out")"
 
 # ---- SIGTERM ends it at once
 start run --ignore-eog -n 2000 --seed 1 -p 'Once upon a time'
@@ -54,17 +66,17 @@ grep -q '^numoe: interrupted$' "$tmp/err" || complain "$(cat "$tmp/err")"
 
 awk 'BEGIN { printf "[0"; for (i = 1; i < 2000; i++) printf ", %d", 5 + i % 4000; print "]" }' \
     >"$tmp/ids.json"
-for signal in INT TERM; do
+for signal in INT TERM QUIT; do
     start eval --logits "$tmp/ids.json" -o "$tmp/out.npy" --chunk 1
     for _ in $(seq 300); do
-        ls "$tmp" | grep -q 'out\.npy\.' && break
+        ls -A "$tmp" | grep -q '^\.numoe-' && break
         sleep 0.1
     done
     kill -$signal $pid
     wait $pid
     status=$?
-    test $status -eq 130 || test $signal$status = TERM143 || complain "$signal: status $status"
-    ls "$tmp" | grep -q npy && complain "$signal left behind: $(ls "$tmp")"
+    case $signal$status in INT130 | TERM143 | QUIT131) ;; *) complain "$signal: status $status" ;; esac
+    ls -A "$tmp" | grep -q 'npy\|^\.' && complain "$signal left behind: $(ls -A "$tmp")"
 done
 
 exit $bad

@@ -122,8 +122,8 @@ Test(router, negative_scores_stay_in_their_groups)
     expect_ids(c, 2, 3);
 }
 
-/* A damaged model may give NaN: ids stay ids. */
-Test(router, nan_gives_valid_ids)
+/* A damaged model may give NaN: experts stay different ones, the lower first where none is better. */
+Test(router, nan_gives_distinct_ids)
 {
     const struct router_params p = {.gating = ROUTER_SOFTMAX,
                                     .group_rule = GROUP_BEST,
@@ -132,9 +132,18 @@ Test(router, nan_gives_valid_ids)
                                     .scale = 1};
     const float logits[] = {NAN, 1, NAN, NAN};
     struct choice c = choose(&p, 4, 3, logits, NULL);
-    for (unsigned i = 0; i < 3; i++) {
-        cr_assert(c.ids[i] >= 0 && c.ids[i] < 4);
-    }
+    expect_ids(c, 0, 1, 2);
+    const struct router_params plain = {.gating = ROUTER_SOFTMAX_OF_TOPK, .scale = 1};
+    c = choose(&plain, 4, 4, logits, NULL);
+    expect_ids(c, 1, 0, 2, 3);
+    const float infinite[] = {1, INFINITY, 0, 0}, bias[] = {0, -INFINITY, 0, 0};
+    const struct router_params sigmoid = {.gating = ROUTER_SIGMOID,
+                                          .group_rule = GROUP_BEST_TWO,
+                                          .n_group = 2,
+                                          .n_group_used = 1,
+                                          .scale = 1};
+    c = choose(&sigmoid, 4, 2, infinite, bias);
+    expect_ids(c, 2, 3);
 }
 
 /* ------------------------------------------------------------------ dispatch */

@@ -13,6 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/log.h"
@@ -174,6 +175,10 @@ Test(topo, bad_specs_say_what_and_where)
     int fd = mkstemps(path, 4);
     cr_assert(write(fd, "<topology>", 10) == 10);
     close(fd);
+    char fifo[] = "/tmp/numoe-topo-XXXXXX.xml";
+    close(mkstemps(fifo, 4));
+    unlink(fifo);
+    cr_assert(mkfifo(fifo, 0600) == 0);
     const struct {
         const char *spec;
         numoe_status status;
@@ -184,6 +189,10 @@ Test(topo, bad_specs_say_what_and_where)
         {"pack:0 core:1 pu:1", NUMOE_E_INPUT, "pack:0"},
         {"/no/such/machine.xml", NUMOE_E_FILE_OPEN, "/no/such/machine.xml"},
         {path, NUMOE_E_FILE_FORMAT, path},
+        {fifo, NUMOE_E_FILE_OPEN, "not a regular file"},
+        {"core:100000 pu:1", NUMOE_E_INPUT, "100000 hardware threads, at most 8192"},
+        {"pack:4 [numa(memory=64GiB)] core:1024 pu:4", NUMOE_E_INPUT, "16384 hardware threads"},
+        {"70000 70000 70000 70000 70000", NUMOE_E_INPUT, "18446744073709551615 hardware threads"},
     };
     for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
         struct topo *t = NULL;
@@ -193,6 +202,7 @@ Test(topo, bad_specs_say_what_and_where)
         cr_expect_null(t);
     }
     unlink(path);
+    unlink(fifo);
 }
 
 /* ------------------------------------------------------------------ machines by file */
