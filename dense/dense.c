@@ -77,11 +77,23 @@ static numoe_status shared_init(struct dense *d, numoe_error *err)
     return alloc_floats(arena, n_token * hp->n_head_kv * hp->n_v, &d->v, err);
 }
 
+/* From a node that has them; NULL where the model has none. */
+static const float *rope_factors(const struct dense *d)
+{
+    const struct weight *w = &d->store->w[SLOT_ROPE_FACTORS];
+    for (unsigned in = 0; weight_present(w) && in < w->n_node; in++) {
+        if (w->vec_here[in]) {
+            return w->vec[in];
+        }
+    }
+    return NULL;
+}
+
 static numoe_status init(struct dense *d, struct pools *pools, const struct topo *topo,
                          numoe_error *err)
 {
     const struct model_hparams *hp = &d->model->hp;
-    FORWARD_IF(rope_init(&d->rope, &hp->rope, err));
+    FORWARD_IF(rope_init(&d->rope, &hp->rope, rope_factors(d), err));
     FORWARD_IF(mem_new(&d->node, d->n_node, sizeof *d->node, "node buffers", err));
     FORWARD_IF(mem_new(&d->token, d->max_tokens, sizeof *d->token, "batch", err));
     FORWARD_IF(mem_new(&d->logits_row, d->max_tokens, sizeof *d->logits_row, "batch", err));

@@ -23,7 +23,8 @@ static double yarn_ramp(const struct rope_params *p, unsigned i)
     return fmin(fmax((i - low) / fmax(high - low, 1e-3), 0), 1);
 }
 
-numoe_status rope_init(struct rope *r, const struct rope_params *p, numoe_error *err)
+numoe_status rope_init(struct rope *r, const struct rope_params *p, const float *factors,
+                       numoe_error *err)
 {
     double *freq = NULL;
     FORWARD_IF(mem_new(&freq, p->n_rot / 2, sizeof *freq, "rope frequencies", err));
@@ -31,6 +32,7 @@ numoe_status rope_init(struct rope *r, const struct rope_params *p, numoe_error 
         const double plain = pow(p->freq_base, -2.0 * i / p->n_rot);
         const double ramp = p->yarn ? yarn_ramp(p, i) : 1;
         freq[i] = plain / p->factor * ramp + plain * (1 - ramp);
+        freq[i] /= factors != NULL ? factors[i] : 1;
     }
     *r = (struct rope){.kind = p->kind, .n_rot = p->n_rot, .magnitude = p->magnitude, .freq = freq};
     return NUMOE_OK;

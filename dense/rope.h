@@ -11,8 +11,10 @@ struct rope {
     double *freq; /* [n_rot / 2] radians per position */
 };
 
-/* Frequencies after context extension (YaRN, or plain scaling). */
-numoe_status rope_init(struct rope *r, const struct rope_params *p, numoe_error *err);
+/* Frequencies after context extension (YaRN, or plain scaling), then divided by factors [n_rot / 2]
+ * (NULL: none). */
+numoe_status rope_init(struct rope *r, const struct rope_params *p, const float *factors,
+                       numoe_error *err);
 void rope_fini(struct rope *r);
 
 /* angles [n_rot]: cos and sin of each pair, times the magnitude. */

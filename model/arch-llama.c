@@ -13,7 +13,8 @@ static numoe_status read(const struct gguf *g, struct model_hparams *hp, numoe_e
     return arch_read_moe(g, hp, err);
 }
 
-static const struct arch_part block_bias[] = {
+static const struct arch_part block_more[] = {
+    PART_OPTIONAL(PLACE_MODEL, SLOT_ROPE_FACTORS),
     PART_OPTIONAL(PLACE_LAYER, SLOT_Q_BIAS),
     PART_OPTIONAL(PLACE_LAYER, SLOT_K_BIAS),
     PART_OPTIONAL(PLACE_LAYER, SLOT_V_BIAS),
@@ -24,5 +25,5 @@ static const struct arch_part block_bias[] = {
 const struct arch arch_llama = {
     .name = "llama",
     .read = read,
-    .block = {block_model, block_gqa, block_bias, block_ffn_norm, block_ffn, block_experts},
+    .block = {block_model, block_gqa, block_more, block_ffn_norm, block_ffn, block_experts},
 };

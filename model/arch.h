@@ -34,12 +34,15 @@ enum slot_dim {
     DIM_E,         /* n_expert */
     DIM_F_EXPERT,
     DIM_F_SHARED,
+    DIM_ROPE_PAIRS, /* n_rot / 2 */
 };
 
 struct slot_desc {
     const char *name;       /* after "blk.N." where the slot belongs to a layer */
     const char *per_expert; /* printf format of the old one-tensor-an-expert form, or NULL */
     enum slot_dim mat, row, k;
+    const char *fused;   /* a tensor that has the rows of two slots for each matrix, or NULL */
+    unsigned fused_half; /* which rows of it */
 };
 
 extern const struct slot_desc slot_desc[N_SLOT];

@@ -65,6 +65,22 @@ static numoe_status check_shape(const struct binding *b, const struct gguf_tenso
     return NUMOE_OK;
 }
 
+/* One tensor with the rows of two parts for each matrix, the first part's before the second's. */
+static numoe_status bind_fused(const struct binding *b, const struct slot_desc *desc,
+                               struct tensor_source *src, numoe_error *err)
+{
+    const struct gguf_tensor *t = claim(b, desc->fused);
+    if (!t) {
+        return NUMOE_OK;
+    }
+    src->from_rows = 2 * src->n_row;
+    src->from_row0 = desc->fused_half * src->n_row;
+    FORWARD_IF(check_shape(b, t, src->n_mat, src->from_rows, src->k, err));
+    src->whole = t;
+    src->format_id = t->format_id;
+    return NUMOE_OK;
+}
+
 /* The old form: an expert's matrix is a tensor of its own. *out stays as it is without any. */
 static numoe_status bind_per_expert(const struct binding *b, const char *format,
                                     struct tensor_source *src, numoe_error *err)
@@ -127,12 +143,17 @@ static numoe_status bind_source(const struct binding *b, const struct arch_part 
         .n_row = slot_dim_value(hp, desc->row),
         .k = slot_dim_value(hp, part->k != DIM_NONE ? part->k : desc->k),
     };
+    src->from_rows = src->n_row;
     const struct gguf_tensor *t = claim(b, name);
     if (t) {
         src->whole = t;
         src->format_id = t->format_id;
         FORWARD_IF(check_shape(b, t, src->n_mat, src->n_row, src->k, err));
-    } else if (desc->per_expert) {
+    }
+    if (!t && desc->fused) {
+        FORWARD_IF(bind_fused(b, desc, src, err));
+    }
+    if (!src->whole && desc->per_expert) {
         FORWARD_IF(bind_per_expert(b, desc->per_expert, src, err));
     }
     if (!src->whole && !src->per_expert) {

@@ -85,6 +85,7 @@ enum slot {
     SLOT_TOKEN_EMBD,   /* [V, D] */
     SLOT_OUTPUT_NORM,  /* [D] */
     SLOT_OUTPUT,       /* [V, D]; absent: tied to SLOT_TOKEN_EMBD */
+    SLOT_ROPE_FACTORS, /* [n_rot / 2] divide the frequencies of rotary pairs (Llama 3.1) */
     N_MODEL_SLOT,
     /* a layer */
     SLOT_ATTN_NORM = N_MODEL_SLOT, /* [D] */
@@ -113,9 +114,11 @@ enum slot {
     N_SLOT,
 };
 
-/* Where a tensor's data is: one GGUF tensor, or, for old files, one per expert. */
+/* Where a tensor's data is: one GGUF tensor, part of one that holds several, or, for old files, one
+ * tensor per expert. */
 struct tensor_source {
     const struct gguf_tensor *whole;          /* NULL: absent, or per_expert */
+    unsigned from_row0, from_rows; /* matrix m of `whole` begins at its row m * from_rows + from_row0 */
     const struct gguf_tensor **per_expert;    /* [n_mat] or NULL */
     uint32_t format_id;
     unsigned n_mat, n_row, k; /* n_mat matrices of n_row rows of k elements; a vector is 1 x 1 x k */

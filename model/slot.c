@@ -9,6 +9,7 @@ const struct slot_desc slot_desc[N_SLOT] = {
     [SLOT_TOKEN_EMBD] = {"token_embd.weight", NULL, DIM_1, DIM_V, DIM_D},
     [SLOT_OUTPUT_NORM] = {"output_norm.weight", NULL, VECTOR(DIM_D)},
     [SLOT_OUTPUT] = {"output.weight", NULL, DIM_1, DIM_V, DIM_D},
+    [SLOT_ROPE_FACTORS] = {"rope_freqs.weight", NULL, VECTOR(DIM_ROPE_PAIRS)},
 
     [SLOT_ATTN_NORM] = {"attn_norm.weight", NULL, VECTOR(DIM_D)},
     [SLOT_Q] = {"attn_q.weight", NULL, DIM_1, DIM_Q_ROWS, DIM_D},
@@ -39,8 +40,10 @@ const struct slot_desc slot_desc[N_SLOT] = {
     [SLOT_ROUTER] = {"ffn_gate_inp.weight", NULL, DIM_1, DIM_E, DIM_D},
     [SLOT_ROUTER_BIAS] = {"ffn_gate_inp.bias", NULL, VECTOR(DIM_E)},
     [SLOT_SELECT_BIAS] = {"exp_probs_b.bias", NULL, VECTOR(DIM_E)},
-    [SLOT_GATE_EXPS] = {"ffn_gate_exps.weight", "ffn_gate.%u.weight", DIM_E, DIM_F_EXPERT, DIM_D},
-    [SLOT_UP_EXPS] = {"ffn_up_exps.weight", "ffn_up.%u.weight", DIM_E, DIM_F_EXPERT, DIM_D},
+    [SLOT_GATE_EXPS] = {"ffn_gate_exps.weight", "ffn_gate.%u.weight", DIM_E, DIM_F_EXPERT, DIM_D,
+                        "ffn_gate_up_exps.weight", 0},
+    [SLOT_UP_EXPS] = {"ffn_up_exps.weight", "ffn_up.%u.weight", DIM_E, DIM_F_EXPERT, DIM_D,
+                      "ffn_gate_up_exps.weight", 1},
     [SLOT_DOWN_EXPS] = {"ffn_down_exps.weight", "ffn_down.%u.weight", DIM_E, DIM_D, DIM_F_EXPERT},
     [SLOT_GATE_EXPS_BIAS] = {"ffn_gate_exps.bias", NULL, DIM_1, DIM_E, DIM_F_EXPERT},
     [SLOT_UP_EXPS_BIAS] = {"ffn_up_exps.bias", NULL, DIM_1, DIM_E, DIM_F_EXPERT},
@@ -73,6 +76,8 @@ unsigned slot_dim_value(const struct model_hparams *hp, enum slot_dim dim)
         return hp->n_qk;
     case DIM_N_NOPE:
         return hp->n_nope;
+    case DIM_ROPE_PAIRS:
+        return hp->rope.n_rot / 2;
     case DIM_N_V:
         return hp->n_v;
     case DIM_Q_ROWS:

@@ -9,6 +9,7 @@ static bool slot_is_vector(enum slot slot)
 {
     switch (slot) {
     case SLOT_OUTPUT_NORM:
+    case SLOT_ROPE_FACTORS:
     case SLOT_ATTN_NORM:
     case SLOT_Q_A_NORM:
     case SLOT_KV_A_NORM:
@@ -130,7 +131,8 @@ static numoe_status add_source(struct shapes *shapes, const struct model *model,
         .n_mat = src->n_mat,
         .n_row = src->n_row,
         .k = src->k,
-        .from_rows = src->n_row,
+        .from_rows = src->from_rows,
+        .from_row0 = src->from_row0,
     };
     FORWARD_IF(check_type(&s, err));
     if (slot == SLOT_KV_B) {

@@ -15,7 +15,7 @@
 static struct rope make_rope(struct rope_params p)
 {
     struct rope r;
-    cr_assert_eq(rope_init(&r, &p, NULL), NUMOE_OK);
+    cr_assert_eq(rope_init(&r, &p, NULL, NULL), NUMOE_OK);
     return r;
 }
 
@@ -23,6 +23,22 @@ static struct rope_params plain_params(enum rope_kind kind)
 {
     return (struct rope_params){
         .kind = kind, .n_rot = 4, .freq_base = 10000, .factor = 1, .magnitude = 1};
+}
+
+/* Factors divide: pair 0 turns by 1 / 2 radian a position, pair 1 by 0.01 / 8. */
+Test(rope, factors_slow_pairs_down)
+{
+    const float factors[] = {2, 8};
+    const struct rope_params p = plain_params(ROPE_INTERLEAVED);
+    struct rope r;
+    float angles[4];
+    cr_assert_eq(rope_init(&r, &p, factors, NULL), NUMOE_OK);
+    rope_angles(&r, 3, angles);
+    cr_assert_float_eq(angles[0], cos(1.5), 1e-6);
+    cr_assert_float_eq(angles[1], sin(1.5), 1e-6);
+    cr_assert_float_eq(angles[2], cos(0.00375), 1e-6);
+    cr_assert_float_eq(angles[3], sin(0.00375), 1e-6);
+    rope_fini(&r);
 }
 
 /* Pair 0 turns by 1 radian a position, pair 1 by 10000^(-1/2) = 0.01. */

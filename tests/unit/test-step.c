@@ -173,9 +173,8 @@ static void check_greedy(const struct rig *r, const json_t *prompt, const json_t
     free(ids);
 }
 
-static void check_fixture(const char *name)
+static void check_fixture_file(const char *name, char *path)
 {
-    char *path = fixture_model(name);
     json_t *reference = fixture_reference(name);
     struct rig r = rig_open(path, 0, 2, 64);
     check_prompt(&r, name, reference, "short", 1e-4);
@@ -190,11 +189,18 @@ static void check_fixture(const char *name)
 #define FIXTURE_TEST(test, name)                                                                   \
     Test(fixtures, test)                                                                           \
     {                                                                                              \
-        check_fixture(name);                                                                       \
+        check_fixture_file(name, fixture_model(name));                                             \
     }
 
 FIXTURE_TEST(deepseek2_lite, "deepseek2-lite-a")
 FIXTURE_TEST(deepseek2_full, "deepseek2-full-a")
+
+/* Gate and up of an expert as rows of one tensor. */
+Test(fixtures, deepseek2_lite_fused)
+{
+    check_fixture_file("deepseek2-lite-a", fixture_path("deepseek2-lite-a", "fused-f32.gguf"));
+}
+
 FIXTURE_TEST(deepseek3, "deepseek3-a")
 FIXTURE_TEST(mixtral, "mixtral-a")
 FIXTURE_TEST(qwen2moe, "qwen2moe-a")
