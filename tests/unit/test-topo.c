@@ -190,7 +190,7 @@ Test(topo, bad_specs_say_what_and_where)
         {"/no/such/machine.xml", NUMOE_E_FILE_OPEN, "/no/such/machine.xml"},
         {path, NUMOE_E_FILE_FORMAT, path},
         {fifo, NUMOE_E_FILE_OPEN, "not a regular file"},
-        {"core:100000 pu:1", NUMOE_E_INPUT, "100000 hardware threads, at most 8192"},
+        {"core:100000 pu:1", NUMOE_E_INPUT, "100000 hardware threads, at most 4096"},
         {"pack:4 [numa(memory=64GiB)] core:1024 pu:4", NUMOE_E_INPUT, "16384 hardware threads"},
         {"70000 70000 70000 70000 70000", NUMOE_E_INPUT, "18446744073709551615 hardware threads"},
     };
