@@ -1,8 +1,8 @@
 /* Error texts, and what the library says about itself.
  *
  * Owns the one place where an error's text is written. Texts quote names out of files, so
- * control characters and what is not UTF-8 are replaced here: whoever prints an error prints exactly
- * one line, and no terminal obeys it.
+ * control characters and what is not UTF-8 are replaced here: whoever prints an error prints
+ * exactly one line, and no terminal obeys it.
  */
 #include "base/status.h"
 

@@ -47,7 +47,8 @@ static float as_choice(float x)
     return isnan(x) ? -INFINITY : x;
 }
 
-/* The highest of choice[n] not yet taken, the lower index of equals; marks it. Not all are taken. */
+/* The highest of choice[n] not yet taken, the lower index of equals; marks it. Not all are taken.
+ */
 static unsigned take_best(float *choice, unsigned n)
 {
     unsigned best = n;
