@@ -100,5 +100,5 @@ tests_numa_guest_LDADD = libnumoe-core.la
 EXTRA_DIST += tests/numa/run-guest tests/numa/check-numa
 
 .PHONY: check-numa
-check-numa: tests/numa/guest
+check-numa: tests/numa/guest numoe$(EXEEXT)
 	$(AM_V_at)$(top_srcdir)/tests/numa/check-numa $(abs_top_builddir)/tests/numa/guest
