@@ -67,7 +67,9 @@ AC_DEFUN([NUMOE_OPTION_DEBUG], [
 AC_DEFUN([NUMOE_OPTION_WERROR], [
   AC_ARG_ENABLE([werror],
     [AS_HELP_STRING([--enable-werror], [warnings are errors])], [], [enable_werror=no])
+  # Fields that a table leaves out are zero: that is what leaving them out is for.
   WARN_CFLAGS="-Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wvla"
+  WARN_CFLAGS="$WARN_CFLAGS -Wno-missing-field-initializers"
   AS_IF([test "x$enable_werror" != xno], [WARN_CFLAGS="$WARN_CFLAGS -Werror"])
   AC_SUBST([WARN_CFLAGS])
 ])
