@@ -4,7 +4,9 @@
 
 void kern_avx2_fill(struct kern *kern)
 {
-    avx2_fill_quant(kern);
+    avx2_fill_quant_32(kern);
+    avx2_fill_quant_k(kern);
+    avx2_fill_quant_kmin(kern);
     avx2_fill_float(kern);
     avx2_fill_vector(kern);
     avx2_fill_attention(kern);

@@ -404,4 +404,13 @@ KERN_INLINE void matmul_any(enum format_id f, const void *panels, unsigned n_row
     }
 }
 
+/* One instance: what quant-*.c are made of. */
+#define MATMUL(f)                                                                                  \
+    static void matmul_##f(const void *panels, unsigned n_row, const struct kern_act *x,           \
+                           const uint32_t *xi, const uint32_t *yi, unsigned n_token, float *y,     \
+                           size_t ldy)                                                             \
+    {                                                                                              \
+        matmul_any(FORMAT_##f, panels, n_row, x, xi, yi, n_token, y, ldy);                         \
+    }
+
 #endif

@@ -5,7 +5,9 @@
 
 void kern_avx512_fill(struct kern *kern)
 {
-    avx512_fill_quant(kern);
+    avx512_fill_quant_32(kern);
+    avx512_fill_quant_k(kern);
+    avx512_fill_quant_kmin(kern);
     avx512_fill_float(kern);
     avx512_fill_vector(kern);
     avx512_fill_attention(kern);

@@ -344,9 +344,10 @@ KERN_INLINE void tiles_times(struct kind kind, const struct span *span, const st
     }
 }
 
-/* One function for all formats of a kind: quant.c. */
+/* One function for all formats of a kind: tiles.c. A format has either mins or an offset. */
 typedef void tiles_fn(const struct span *span, const struct lane *lane, unsigned nt, unsigned i0,
                       unsigned n, int offset, __m512 *acc);
+tiles_fn avx512_tiles_whole, avx512_tiles_whole_min, avx512_tiles_halves, avx512_tiles_halves_min;
 
 /* Tokens t0.. t0 + nt, at most CHUNK of them. */
 KERN_INLINE void matmul_chunk(enum format_id f, tiles_fn *tiles, const uint8_t *b, unsigned n_row,
@@ -414,5 +415,14 @@ KERN_INLINE void matmul_any(enum format_id f, tiles_fn *tiles, const void *panel
         matmul_chunk(f, tiles, panels, n_row, x, xi, yi, t0, nt, y, ldy);
     }
 }
+
+/* One instance: what quant-*.c are made of. */
+#define MATMUL(f, kind)                                                                            \
+    static void matmul_##f(const void *panels, unsigned n_row, const struct kern_act *x,           \
+                           const uint32_t *xi, const uint32_t *yi, unsigned n_token, float *y,     \
+                           size_t ldy)                                                             \
+    {                                                                                              \
+        matmul_any(FORMAT_##f, avx512_tiles_##kind, panels, n_row, x, xi, yi, n_token, y, ldy);    \
+    }
 
 #endif
