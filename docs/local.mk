@@ -7,4 +7,4 @@ dist_examples_DATA = docs/examples/generate.c
 check_PROGRAMS += docs/examples/generate
 docs_examples_generate_LDADD = libnumoe.la
 
-EXTRA_DIST += docs/ARCHITECTURE.md docs/expert-stats.md
+EXTRA_DIST += docs/ARCHITECTURE.md docs/exchange.md docs/expert-stats.md

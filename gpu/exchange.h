@@ -58,14 +58,14 @@ struct exchange_device {
 enum exchange_x_type { EXCHANGE_X_F32 = 0, EXCHANGE_X_BF16 = 1 };
 
 struct exchange_hello {
-    char program[64];  /* "numoe-gpu-cuda 0.1.0" */
-    char driver[64];   /* "CUDA 12.9, driver 575.57" */
-    char trouble[256]; /* why there is no device; empty where there is one */
-    uint32_t n_device; /* 0: cannot run here */
-    uint32_t x_type;   /* enum exchange_x_type: in which it will write x */
-    uint32_t block_tokens;     /* positions of a KV block: a power of two, 16 to 256 */
-    uint32_t max_tokens;       /* most tokens of a step; the engine may ask for fewer */
-    uint64_t workspace_bytes;  /* on each device, whatever the model: context, libraries, graphs */
+    char program[64];         /* "numoe-gpu-cuda 0.1.0" */
+    char driver[64];          /* "CUDA 12.9, driver 575.57" */
+    char trouble[256];        /* why there is no device; empty where there is one */
+    uint32_t n_device;        /* 0: cannot run here */
+    uint32_t x_type;          /* enum exchange_x_type: in which it will write x */
+    uint32_t block_tokens;    /* positions of a KV block: a power of two, 16 to 256 */
+    uint32_t max_tokens;      /* most tokens of a step; the engine may ask for fewer */
+    uint64_t workspace_bytes; /* on each device, whatever the model: context, libraries, graphs */
     struct exchange_device device[EXCHANGE_MAX_DEVICE];
 };
 
@@ -117,7 +117,7 @@ enum {
 /* A layer whose dense half is the program's. */
 struct exchange_layer {
     uint32_t flags;
-    uint32_t device; /* index into header.device: where the plan has counted its bytes */
+    uint32_t device;     /* index into header.device: where the plan has counted its bytes */
     uint32_t hot0, hot1; /* its experts that the program has: hot[hot0, hot1), ascending */
 };
 
@@ -127,9 +127,9 @@ struct exchange_header {
     uint64_t segment_bytes;
 
     /* the model, as a check: the program reads everything else from its files */
-    uint32_t n_part;    /* files of a split model */
+    uint32_t n_part; /* files of a split model */
     uint32_t n_layer, n_embd, n_vocab, n_expert, n_expert_used;
-    uint64_t path_at;   /* n_part absolute paths in order, each NUL-terminated */
+    uint64_t path_at; /* n_part absolute paths in order, each NUL-terminated */
     uint64_t path_bytes;
 
     /* the plan */
@@ -141,9 +141,9 @@ struct exchange_header {
     uint64_t hot_at;        /* uint32_t [n_hot] */
 
     /* sizes */
-    uint32_t max_tokens; /* of a step */
-    uint32_t max_logits; /* rows of logits of a step */
-    uint32_t max_seq;    /* sequences that have a cache */
+    uint32_t max_tokens;            /* of a step */
+    uint32_t max_logits;            /* rows of logits of a step */
+    uint32_t max_seq;               /* sequences that have a cache */
     uint32_t n_block, block_tokens; /* KV blocks in all, and positions of each */
     uint32_t max_seq_block;         /* of one sequence: row length of the block tables */
     uint32_t x_type, float_mode, kv_type;
@@ -200,8 +200,8 @@ struct exchange_copy {
 
 /* ------------------------------------------------------------------ a hand-off */
 
-/* Expert ie, where the program computes it itself, stands in the list as EXCHANGE_HOT(ie): negative,
- * and its own inverse. The engine counts it and leaves it out of y. */
+/* Expert ie, where the program computes it itself, stands in the list as EXCHANGE_HOT(ie):
+ * negative, and its own inverse. The engine counts it and leaves it out of y. */
 #define EXCHANGE_HOT(ie) (-1 - (ie))
 
 /* ------------------------------------------------------------------ bells */
@@ -231,9 +231,9 @@ struct exchange_sizes {
 numoe_status exchange_layout(const struct exchange_sizes *sizes, struct exchange_header *header,
                              numoe_error *err);
 
-/* That a segment of that many bytes is one of this version, that all places lie within it and do not
- * overlap the header, and that tables (paths, layers, hot experts) say what can be. For the program,
- * before it reads anything else of it. NUMOE_E_FILE_FORMAT says what is wrong. */
+/* That a segment of that many bytes is one of this version, that all places lie within it and do
+ * not overlap the header, and that tables (paths, layers, hot experts) say what can be. For the
+ * program, before it reads anything else of it. NUMOE_E_FILE_FORMAT says what is wrong. */
 numoe_status exchange_check(const void *segment, uint64_t bytes, numoe_error *err);
 
 /* That the step in slot number % 2 is what may be run: counts, rows, blocks, positions. */

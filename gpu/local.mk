@@ -1,0 +1,2 @@
+core_sources += \
+	gpu/exchange.c gpu/exchange.h
