@@ -10,17 +10,20 @@
 
 /* count[] is turned into positions. With experts 0 and 2 of three picked by two tokens, [2, 0] and
  * [0]: counts 2 0 1, items (0: 0 to 2), (2: 2 to 3), starts 0 2 2. */
-void dispatch_build(const int32_t *ids, unsigned n_token, unsigned n_used, unsigned n_expert,
-                    struct dispatch *d)
+void dispatch_build_part(const int32_t *ids, unsigned n_token, unsigned n_used, unsigned first,
+                         unsigned end, unsigned n_expert, struct dispatch *d)
 {
-    const uint32_t n_pair = n_token * n_used;
     uint32_t *at = d->count, sum = 0;
     memset(at, 0, n_expert * sizeof *at);
-    for (uint32_t i = 0; i < n_pair; i++) {
-        at[ids[i]]++;
+    for (unsigned t = 0; t < n_token; t++) {
+        for (unsigned j = first; j < end; j++) {
+            const int32_t id = ids[t * n_used + j];
+            if (id >= 0) {
+                at[id]++;
+            }
+        }
     }
     d->n_item = 0;
-    d->n_pair = n_pair;
     for (unsigned ie = 0; ie < n_expert; ie++) {
         const uint32_t n = at[ie];
         if (n > 0) {
@@ -29,11 +32,23 @@ void dispatch_build(const int32_t *ids, unsigned n_token, unsigned n_used, unsig
         at[ie] = sum;
         sum += n;
     }
-    for (uint32_t i = 0; i < n_pair; i++) {
-        const uint32_t to = at[ids[i]]++;
-        d->token[to] = i / n_used;
-        d->pair[to] = i;
+    d->n_pair = sum;
+    for (unsigned t = 0; t < n_token; t++) {
+        for (unsigned j = first; j < end; j++) {
+            const int32_t id = ids[t * n_used + j];
+            if (id >= 0) {
+                const uint32_t to = at[id]++;
+                d->token[to] = t;
+                d->pair[to] = t * n_used + j;
+            }
+        }
     }
+}
+
+void dispatch_build(const int32_t *ids, unsigned n_token, unsigned n_used, unsigned n_expert,
+                    struct dispatch *d)
+{
+    dispatch_build_part(ids, n_token, n_used, 0, n_used, n_expert, d);
 }
 
 /* ------------------------------------------------------------------ nodes */

@@ -19,10 +19,19 @@ struct dispatch {
     uint32_t *count;            /* [n_expert] scratch */
 };
 
+/* An expert that is computed elsewhere (by a GPU program, say) is chosen and counted like any
+ * other, but left out of work and sums: its id stands in lists as a negative one. Its own inverse.
+ */
+#define DISPATCH_ELSEWHERE(id) (-1 - (id))
+
 /* All pairs: an item for each expert with work, ascending. ids [n_token, n_used], each below
- * n_expert. Tokens of an expert ascend. */
+ * n_expert; negative ones are left out. Tokens of an expert ascend. */
 void dispatch_build(const int32_t *ids, unsigned n_token, unsigned n_used, unsigned n_expert,
                     struct dispatch *d);
+
+/* The same for choices [first, end) of each token alone. */
+void dispatch_build_part(const int32_t *ids, unsigned n_token, unsigned n_used, unsigned first,
+                         unsigned end, unsigned n_expert, struct dispatch *d);
 
 /* Longer groups are cut into pieces where an expert has several holders. */
 #define DISPATCH_PIECE 64u

@@ -55,6 +55,7 @@ static numoe_status node_init(struct experts *e, unsigned in, unsigned n_worker,
         FORWARD_IF(alloc(arena, n_scratch, sizeof(float), &worker->router, err));
         FORWARD_IF(alloc(arena, hp->n_expert, sizeof(float), &worker->logits, err));
         FORWARD_IF(alloc(arena, 2 * WEIGHT_GLU_SCRATCH, sizeof(float), &worker->glu, err));
+        FORWARD_IF(alloc(arena, hp->n_embd, sizeof(float), &worker->sum, err));
     }
     FORWARD_IF(alloc(arena, n_pair, sizeof(int32_t), &node->ids, err));
     FORWARD_IF(alloc(arena, n_pair, sizeof(float), &node->weights, err));
@@ -117,6 +118,71 @@ void experts_free(struct experts *e)
 void experts_keep_routes(struct experts *e, bool on)
 {
     e->keep = on;
+}
+
+void experts_set_elsewhere(struct experts *e, const bool *elsewhere)
+{
+    e->elsewhere = elsewhere;
+}
+
+numoe_status experts_set_given(struct experts *e, unsigned n_layer, numoe_error *err)
+{
+    for (unsigned in = 0; n_layer > 0 && in < e->n_node; in++) {
+        struct experts_node *node = &e->node[in];
+        if (node->given.k == 0) {
+            FORWARD_IF(
+                act_init(&node->given, node->arena, e->model->hp.n_embd, e->max_tokens, NULL, err));
+        }
+    }
+    e->n_given = n_layer;
+    return NUMOE_OK;
+}
+
+numoe_status experts_set_defer(struct experts *e, unsigned n, numoe_error *err)
+{
+    const size_t n_float = (size_t)e->max_tokens * e->model->hp.n_embd;
+    if (n > 0 && e->deferred == NULL) {
+        FORWARD_IF(alloc(e->node[0].arena, n_float, sizeof(float), &e->deferred, err));
+    }
+    for (unsigned in = 0; n > 0 && in < e->n_node; in++) {
+        if (e->node[in].deferred == NULL) {
+            FORWARD_IF(
+                alloc(e->node[in].arena, n_float, sizeof(float), &e->node[in].deferred, err));
+        }
+    }
+    e->n_defer = n;
+    return NUMOE_OK;
+}
+
+/* Whether two layers with experts take their choices from the same side. */
+static bool same_side(const struct experts *e, unsigned il, unsigned other)
+{
+    return (il < e->n_given) == (other < e->n_given);
+}
+
+unsigned experts_prompt_choices(const struct experts *e, unsigned il)
+{
+    const struct model_hparams *hp = &e->model->hp;
+    unsigned next = il + 1;
+    while (next < hp->n_layer && !e->model->layer[next].is_moe) {
+        next++;
+    }
+    const bool defers = next < hp->n_layer && same_side(e, il, next);
+    return hp->n_expert_used - (defers ? e->n_defer : 0);
+}
+
+bool experts_joins_deferred(const struct experts *e, unsigned il)
+{
+    unsigned before = il;
+    while (before > 0 && !e->model->layer[before - 1].is_moe) {
+        before--;
+    }
+    return e->n_defer > 0 && before > 0 && same_side(e, il, before - 1);
+}
+
+bool experts_take_fault(struct experts *e)
+{
+    return atomic_exchange_explicit(&e->given_bad, false, memory_order_relaxed);
 }
 
 bool experts_want_q8(const struct experts *e, unsigned il)

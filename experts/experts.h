@@ -32,20 +32,72 @@ const uint64_t *experts_counts(const struct experts *e);
 /* Copies of what the router chose are kept for experts_get_route while this is on. */
 void experts_keep_routes(struct experts *e, bool on);
 
+/* Layers [0, n_layer) take choices that somebody else made (experts_take()); 0, the default: none.
+ * Between batches. */
+numoe_status experts_set_given(struct experts *e, unsigned n_layer, numoe_error *err);
+
+/* The last n choices of each token join the sum one layer with experts later than the others; where
+ * there is none, all at once. Nothing is deferred from given layers to others. Changes results. 0,
+ * the default: none; at most n_expert_used - 1. Between batches. */
+numoe_status experts_set_defer(struct experts *e, unsigned n, numoe_error *err);
+
+/* Experts that are computed elsewhere, [n_layer, n_expert]: experts_route() chooses and counts
+ * them, but they are neither run nor summed. NULL: none. The array must stay. Between batches. */
+void experts_set_elsewhere(struct experts *e, const bool *elsewhere);
+
 /* Whether layer il needs its input as int8 as well as floats. */
 bool experts_want_q8(const struct experts *e, unsigned il);
+
+/* ------------------------------------------------------------------ stages after a router */
 
 /* Router: from the normed input x of n tokens to work lists on every node. The first half of the
  * shared expert goes with it: it reads the same input and shares the meeting after it. */
 void experts_route(struct experts *e, struct worker *w, unsigned il, const struct act *x,
                    unsigned n);
 
-/* All products of the routed and shared experts, complete on all nodes. */
+/* All listed products of the routed and shared experts, complete on all nodes. */
 void experts_run(struct experts *e, struct worker *w, unsigned il, const struct act *x, unsigned n);
 
-/* stream [t, D] += their weighted sum, for the worker's own tokens [lo, hi). */
-void experts_combine(struct experts *e, struct worker *w, unsigned il, float *stream, unsigned lo,
-                     unsigned hi);
+/* stream [t, D] += the weighted sum of routed experts and the shared one, for the worker's own
+ * tokens [lo, hi). more [t, D] or NULL: what was computed elsewhere, added to the sum. */
+void experts_combine(struct experts *e, struct worker *w, unsigned il, const float *more,
+                     float *stream, unsigned lo, unsigned hi);
+
+/* What experts_route() chose, on the worker's node: ids [n, k], those computed elsewhere as
+ * DISPATCH_ELSEWHERE; weights [n, k]. */
+void experts_choice(const struct experts *e, const struct worker *w, const int32_t **ids,
+                    const float **weights);
+
+/* ------------------------------------------------------------------ stages after a choice that
+ * somebody else made */
+
+/* Inputs as somebody else has written them: x [n, D] as floats, or else as bf16. */
+struct experts_given {
+    const float *x;
+    const uint16_t *x_bf16;
+    const int32_t *ids;   /* [n, k]; DISPATCH_ELSEWHERE for those computed there */
+    const float *weights; /* [n, k] */
+};
+
+/* In place of experts_route(): work lists on every node, of the choices that are not deferred.
+ * Returns the input for experts_run() on this worker's node. Ids out of range are left out, and
+ * experts_take_fault() tells. */
+struct act experts_take(struct experts *e, struct worker *w, unsigned il,
+                        const struct experts_given *given, unsigned n);
+
+/* In place of experts_combine(): y [n, D] = the sum over the routed experts that were run and over
+ * those deferred from the layer before, from zero in the order of choice; divided over all workers.
+ */
+void experts_sum(struct experts *e, struct worker *w, unsigned il, float *y, unsigned n);
+
+/* True where choices of layer il are deferred: runs them, for the next layer's experts_sum(). */
+bool experts_run_deferred(struct experts *e, struct worker *w, unsigned il, const struct act *x,
+                          unsigned n);
+
+/* Whether a given id was out of range since the last call. Between batches. */
+bool experts_take_fault(struct experts *e);
+
+/* ------------------------------------------------------------------ */
 
 /* ids [k], weights [k] of token i in layer il of the last batch; false for dense layers, or where
  * nothing was kept. */

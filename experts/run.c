@@ -80,9 +80,19 @@ static void select_token(struct experts *e, struct worker *w, unsigned il, uint3
         e->kern->add(worker->logits, bias->vec[w->in], hp->n_expert);
         logits = worker->logits;
     }
+    int32_t *ids = node->ids + (size_t)t * n_used;
     router_select(&hp->router, hp->n_expert, n_used, logits,
-                  weight_present(select) ? select->vec[w->in] : NULL, worker->router,
-                  node->ids + (size_t)t * n_used, node->weights + (size_t)t * n_used);
+                  weight_present(select) ? select->vec[w->in] : NULL, worker->router, ids,
+                  node->weights + (size_t)t * n_used);
+    const bool *elsewhere = e->elsewhere != NULL ? e->elsewhere + (size_t)il * hp->n_expert : NULL;
+    for (unsigned j = 0; elsewhere != NULL && j < n_used; j++) {
+        ids[j] = elsewhere[ids[j]] ? DISPATCH_ELSEWHERE(ids[j]) : ids[j];
+    }
+}
+
+static int32_t whole_id(int32_t id)
+{
+    return id < 0 ? DISPATCH_ELSEWHERE(id) : id;
 }
 
 /* The first node's choice is the choice: all nodes make the same. */
@@ -90,25 +100,30 @@ static void keep_routes(struct experts *e, unsigned il, unsigned n)
 {
     const unsigned n_used = e->model->hp.n_expert_used;
     const size_t to = (size_t)il * e->max_tokens * n_used;
-    memcpy(e->route_ids + to, e->node[0].ids, n * n_used * sizeof(int32_t));
+    for (size_t i = 0; i < (size_t)n * n_used; i++) {
+        e->route_ids[to + i] = whole_id(e->node[0].ids[i]);
+    }
     memcpy(e->route_weights + to, e->node[0].weights, n * n_used * sizeof(float));
 }
 
-/* The node's work list; on the first node also what is remembered of the choice. */
-static void list_work(struct experts *e, unsigned in, unsigned il, unsigned n)
+void experts_note_choice(struct experts *e, unsigned il, unsigned n)
+{
+    const struct model_hparams *hp = &e->model->hp;
+    uint64_t *count = e->node[0].count + (size_t)il * hp->n_expert;
+    for (size_t i = 0; i < (size_t)n * hp->n_expert_used; i++) {
+        count[whole_id(e->node[0].ids[i])]++;
+    }
+    if (e->keep) {
+        keep_routes(e, il, n);
+    }
+}
+
+void experts_list_work(struct experts *e, unsigned in, unsigned il, unsigned n, unsigned first,
+                       unsigned end)
 {
     const struct model_hparams *hp = &e->model->hp;
     struct dispatch *work = &e->node[in].work;
-    dispatch_build(e->node[in].ids, n, hp->n_expert_used, hp->n_expert, work);
-    if (in == 0) {
-        uint64_t *count = e->node[0].count + (size_t)il * hp->n_expert;
-        for (unsigned i = 0; i < work->n_item; i++) {
-            count[work->item[i].expert] += work->item[i].end - work->item[i].begin;
-        }
-        if (e->keep) {
-            keep_routes(e, il, n);
-        }
-    }
+    dispatch_build_part(e->node[in].ids, n, hp->n_expert_used, first, end, hp->n_expert, work);
     if (e->store->holders != NULL) {
         dispatch_share(work, e->store->holders + (size_t)il * hp->n_expert, e->n_node,
                        e->store->share, in);
@@ -140,7 +155,10 @@ void experts_route(struct experts *e, struct worker *w, unsigned il, const struc
         worker_node_barrier(w);
     }
     if (w->iw == 0) {
-        list_work(e, w->in, il, n);
+        experts_list_work(e, w->in, il, n, 0, hp->n_expert_used);
+    }
+    if (w->ig == 0) {
+        experts_note_choice(e, il, n);
     }
     worker_node_barrier(w);
 }
@@ -203,31 +221,70 @@ void experts_run(struct experts *e, struct worker *w, unsigned il, const struct 
 
 /* ------------------------------------------------------------------ sum */
 
-void experts_combine(struct experts *e, struct worker *w, unsigned il, float *stream, unsigned lo,
-                     unsigned hi)
+void experts_add_choices(const struct experts *e, unsigned in, unsigned il, size_t t,
+                         unsigned first, unsigned end, size_t from, size_t to, float *out)
+{
+    const struct model_hparams *hp = &e->model->hp;
+    const struct experts_node *node = &e->node[in];
+    const struct weight *bias = experts_weight(e, il, SLOT_DOWN_EXPS_BIAS);
+    const size_t pair0 = t * hp->n_expert_used;
+    for (size_t pair = pair0 + first; pair < pair0 + end; pair++) {
+        if (node->ids[pair] < 0) {
+            continue;
+        }
+        e->kern->axpy(out, node->weights[pair], e->y + pair * hp->n_embd + from, to - from);
+        if (weight_present(bias)) {
+            const size_t row = (size_t)node->ids[pair] * hp->n_embd + from;
+            e->kern->axpy(out, node->weights[pair], bias->vec[in] + row, to - from);
+        }
+    }
+}
+
+static void add_shared(const struct experts *e, unsigned il, size_t t, float *x)
+{
+    const struct model_hparams *hp = &e->model->hp;
+    float gate = 1;
+    if (!weight_present(experts_weight(e, il, SLOT_DOWN_SHEXP))) {
+        return;
+    }
+    if (weight_present(experts_weight(e, il, SLOT_SHEXP_GATE))) {
+        e->kern->sigmoid(&e->shared_gate[t], 1, &gate);
+    }
+    e->kern->axpy(x, gate * hp->residual_scale, e->y_shared + t * hp->n_embd, hp->n_embd);
+}
+
+void experts_combine(struct experts *e, struct worker *w, unsigned il, const float *more,
+                     float *stream, unsigned lo, unsigned hi)
 {
     const struct model_hparams *hp = &e->model->hp;
     const struct kern *kern = e->kern;
-    const struct experts_node *node = &e->node[w->in];
-    const struct weight *bias = experts_weight(e, il, SLOT_DOWN_EXPS_BIAS);
-    const bool shared = weight_present(experts_weight(e, il, SLOT_DOWN_SHEXP));
-    const bool gated = weight_present(experts_weight(e, il, SLOT_SHEXP_GATE));
+    struct experts_node *node = &e->node[w->in];
+    float *sum = node->worker[w->iw].sum;
+    const unsigned n_prompt = experts_prompt_choices(e, il);
+    const bool joins = experts_joins_deferred(e, il);
     for (size_t t = lo; t < hi; t++) {
-        float *x = stream + t * hp->n_embd;
-        if (shared) {
-            float gate = 1;
-            if (gated) {
-                kern->sigmoid(&e->shared_gate[t], 1, &gate);
-            }
-            kern->axpy(x, gate * hp->residual_scale, e->y_shared + t * hp->n_embd, hp->n_embd);
+        float *x = stream + t * hp->n_embd, *deferred = node->deferred + t * hp->n_embd;
+        add_shared(e, il, t, x);
+        memset(sum, 0, hp->n_embd * sizeof *sum);
+        experts_add_choices(e, w->in, il, t, 0, n_prompt, 0, hp->n_embd, sum);
+        if (joins) {
+            kern->add(sum, deferred, hp->n_embd);
         }
-        for (size_t pair = t * hp->n_expert_used; pair < (t + 1) * hp->n_expert_used; pair++) {
-            const float weight = node->weights[pair] * hp->residual_scale;
-            kern->axpy(x, weight, e->y + pair * hp->n_embd, hp->n_embd);
-            if (weight_present(bias)) {
-                const size_t row = (size_t)node->ids[pair] * hp->n_embd;
-                kern->axpy(x, weight, bias->vec[w->in] + row, hp->n_embd);
-            }
+        if (more != NULL) {
+            kern->add(sum, more + t * hp->n_embd, hp->n_embd);
+        }
+        kern->axpy(x, hp->residual_scale, sum, hp->n_embd);
+        if (n_prompt < hp->n_expert_used) {
+            memset(deferred, 0, hp->n_embd * sizeof *deferred);
+            experts_add_choices(e, w->in, il, t, n_prompt, hp->n_expert_used, 0, hp->n_embd,
+                                deferred);
         }
     }
+}
+
+void experts_choice(const struct experts *e, const struct worker *w, const int32_t **ids,
+                    const float **weights)
+{
+    *ids = e->node[w->in].ids;
+    *weights = e->node[w->in].weights;
 }

@@ -3,6 +3,8 @@
 #ifndef NUMOE_EXPERTS_STATE_H
 #define NUMOE_EXPERTS_STATE_H
 
+#include <stdatomic.h>
+
 #include "experts/dispatch.h"
 #include "experts/experts.h"
 #include "experts/router.h"
@@ -13,6 +15,7 @@ struct experts_worker {
     float *router; /* router_scratch_floats() */
     float *logits; /* [E] with their bias */
     float *glu;    /* 2 * WEIGHT_GLU_SCRATCH */
+    float *sum;    /* [D] */
 };
 
 struct experts_node {
@@ -25,7 +28,9 @@ struct experts_node {
     /* [T * k, F] by the order of the work list: floats for all nodes where experts are cut, the
      * node's own where they are whole. h_shared [T, Fs]: floats for all nodes. */
     struct act h, h_shared;
-    uint64_t *count; /* [n_layer, E] how often the experts were chosen; first node only */
+    struct act given; /* [T, D] input that somebody else has written */
+    float *deferred;  /* [T, D] sums that join one layer later, of the workers' own tokens */
+    uint64_t *count;  /* [n_layer, E] how often the experts were chosen; first node only */
 };
 
 struct experts {
@@ -42,10 +47,29 @@ struct experts {
     float *y;           /* [T * k, D] by pair */
     float *y_shared;    /* [T, D] */
 
+    const bool *elsewhere; /* [n_layer, E] or NULL */
+    unsigned n_defer, n_given;
+    float *deferred;        /* [T, D] the same for given choices */
+    _Atomic bool given_bad; /* an id was out of range */
+
     bool keep;
     int32_t *route_ids; /* [n_layer, T, k] */
     float *route_weights;
 };
+
+/* Choices [0, n) of a token that join the sum of their own layer. */
+unsigned experts_prompt_choices(const struct experts *e, unsigned il);
+/* Whether sums of an earlier layer join that of layer il. */
+bool experts_joins_deferred(const struct experts *e, unsigned il);
+
+/* What is remembered of the choice of n tokens, wherever it is computed; by one worker. */
+void experts_note_choice(struct experts *e, unsigned il, unsigned n);
+/* The node's work list of choices [first, end) of n tokens; by one worker of the node. */
+void experts_list_work(struct experts *e, unsigned in, unsigned il, unsigned n, unsigned first,
+                       unsigned end);
+/* out [to - from] += elements [from, to) of the weighted sum of token t's choices [first, end). */
+void experts_add_choices(const struct experts *e, unsigned in, unsigned il, size_t t,
+                         unsigned first, unsigned end, size_t from, size_t to, float *out);
 
 static inline struct weight_reader *experts_reader(const struct experts *e, const struct worker *w)
 {

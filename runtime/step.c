@@ -28,7 +28,7 @@ static void walk_experts(struct step *s, struct worker *w, unsigned il)
     experts_route(s->experts, w, il, x, s->n);
     experts_run(s->experts, w, il, x, s->n);
     dense_own_tokens(w, s->n, &lo, &hi);
-    experts_combine(s->experts, w, il, dense_stream(s->dense, w), lo, hi);
+    experts_combine(s->experts, w, il, NULL, dense_stream(s->dense, w), lo, hi);
 }
 
 static void walk(struct worker *w, void *arg)
