@@ -19,8 +19,14 @@ struct kv_shape {
     size_t layer_bytes, chunk_bytes;
 };
 
-struct kv_chunk {
+/* Memory of a chunk, of one cache or of several that begin alike. */
+struct kv_block {
+    unsigned n_user;
     struct node_arena *arena;
+};
+
+struct kv_chunk {
+    struct kv_block *block;
     uint8_t *data;
 };
 
@@ -28,6 +34,7 @@ struct kv_cache {
     const struct topo *topo;
     bool f16;
     unsigned n_ctx, n_chunk; /* n_chunk: allocated so far */
+    unsigned n_ready;        /* positions up to here are written, or may be */
     struct kv_shape shape;
     struct kv_chunk *chunk; /* [ceil(n_ctx / KV_CHUNK)] */
 };

@@ -1,7 +1,9 @@
-/* Memory of KV caches: chunks come and go as a sequence grows and is cut. What is written into them
- * and by whom is attention's affair.
+/* Memory of KV caches: chunks come and go as a sequence grows and is cut, and are shared by
+ * sequences that begin alike. What is written into them and by whom is attention's affair.
  */
 #include "dense/kv.h"
+
+#include <string.h>
 
 #include "base/mem.h"
 #include "dense/kv-chunk.h"
@@ -59,17 +61,52 @@ void kv_free(struct kv_cache *kv)
     mem_free(kv);
 }
 
-static numoe_status add_chunk(struct kv_cache *kv, numoe_error *err)
+static numoe_status new_chunk(const struct kv_cache *kv, unsigned i, struct kv_chunk *out,
+                              numoe_error *err)
 {
-    struct kv_chunk chunk = {.arena = NULL};
-    const unsigned in = kv->n_chunk % kv->topo->n_node;
-    FORWARD_IF(node_arena_new(kv->topo, in, "KV cache", &chunk.arena, err));
-    numoe_status status = node_arena_alloc(chunk.arena, kv->shape.chunk_bytes, &chunk.data, err);
+    struct kv_chunk chunk;
+    const unsigned in = i % kv->topo->n_node;
+    FORWARD_IF(mem_new(&chunk.block, 1, sizeof *chunk.block, "KV cache", err));
+    chunk.block->n_user = 1;
+    numoe_status status = node_arena_new(kv->topo, in, "KV cache", &chunk.block->arena, err);
     if (status != NUMOE_OK) {
-        node_arena_free(chunk.arena);
-        return status;
+        goto free_block;
     }
-    kv->chunk[kv->n_chunk++] = chunk;
+    status = node_arena_alloc(chunk.block->arena, kv->shape.chunk_bytes, &chunk.data, err);
+    if (status != NUMOE_OK) {
+        goto free_arena;
+    }
+    *out = chunk;
+    return NUMOE_OK;
+
+free_arena:
+    node_arena_free(chunk.block->arena);
+free_block:
+    mem_free(chunk.block);
+    return status;
+}
+
+static void drop_chunk(struct kv_chunk *chunk)
+{
+    if (--chunk->block->n_user == 0) {
+        node_arena_free(chunk->block->arena);
+        mem_free(chunk->block);
+    }
+}
+
+/* Makes chunk i one that this cache alone has, so that it may be written. */
+static numoe_status own_chunk(struct kv_cache *kv, unsigned i, numoe_error *err)
+{
+    struct kv_chunk copy;
+    if (i == kv->n_chunk) {
+        FORWARD_IF(new_chunk(kv, i, &kv->chunk[i], err));
+        kv->n_chunk++;
+    } else if (kv->chunk[i].block->n_user > 1) {
+        FORWARD_IF(new_chunk(kv, i, &copy, err));
+        memcpy(copy.data, kv->chunk[i].data, kv->shape.chunk_bytes);
+        drop_chunk(&kv->chunk[i]);
+        kv->chunk[i] = copy;
+    }
     return NUMOE_OK;
 }
 
@@ -79,9 +116,10 @@ numoe_status kv_reserve(struct kv_cache *kv, unsigned n, numoe_error *err)
         return status_fail(err, NUMOE_E_INPUT_CONTEXT, "%u positions do not fit a context of %u", n,
                            kv->n_ctx);
     }
-    while ((size_t)kv->n_chunk * KV_CHUNK < n) {
-        FORWARD_IF(add_chunk(kv, err));
+    for (unsigned i = kv->n_ready / KV_CHUNK; (size_t)i * KV_CHUNK < n; i++) {
+        FORWARD_IF(own_chunk(kv, i, err));
     }
+    kv->n_ready = MAX(kv->n_ready, n);
     return NUMOE_OK;
 }
 
@@ -89,8 +127,36 @@ void kv_truncate(struct kv_cache *kv, unsigned n)
 {
     const size_t keep = ((size_t)n + KV_CHUNK - 1) / KV_CHUNK;
     while (kv->n_chunk > keep) {
-        node_arena_free(kv->chunk[--kv->n_chunk].arena);
+        drop_chunk(&kv->chunk[--kv->n_chunk]);
     }
+    kv->n_ready = MIN(kv->n_ready, n);
+}
+
+numoe_status kv_share(struct kv_cache *kv, const struct kv_cache *from, unsigned n,
+                      numoe_error *err)
+{
+    if (n > kv->n_ctx) {
+        return status_fail(err, NUMOE_E_INPUT_CONTEXT, "%u positions do not fit a context of %u", n,
+                           kv->n_ctx);
+    }
+    for (unsigned i = 0; (size_t)i * KV_CHUNK < n; i++) {
+        kv->chunk[i] = from->chunk[i];
+        kv->chunk[i].block->n_user++;
+        kv->n_chunk++;
+    }
+    kv->n_ready = n;
+    return NUMOE_OK;
+}
+
+double kv_bytes(const struct kv_cache *kv, unsigned n)
+{
+    const unsigned n_chunk = (unsigned)(((size_t)n + KV_CHUNK - 1) / KV_CHUNK);
+    double sum = 0;
+    for (unsigned i = 0; i < MAX(kv->n_chunk, n_chunk); i++) {
+        const unsigned n_user = i < kv->n_chunk ? kv->chunk[i].block->n_user : 1;
+        sum += (double)kv->shape.chunk_bytes / n_user;
+    }
+    return sum;
 }
 
 unsigned kv_max_context(const struct model *model)

@@ -24,6 +24,14 @@ void kv_free(struct kv_cache *kv);
 numoe_status kv_reserve(struct kv_cache *kv, unsigned n, numoe_error *err);
 /* Gives back chunks wholly at or after position n. */
 void kv_truncate(struct kv_cache *kv, unsigned n);
+/* Gives kv, which is empty, the first n positions of `from`, a cache of the same model and type that
+ * has them. Chunks are shared; whoever of the two writes into one first gets a copy of it, in
+ * kv_reserve(). NUMOE_E_INPUT_CONTEXT where n does not fit. Not from workers. */
+numoe_status kv_share(struct kv_cache *kv, const struct kv_cache *from, unsigned n,
+                      numoe_error *err);
+/* Memory that it has, or with room for n positions would have; of a chunk that several share, an
+ * equal part. */
+double kv_bytes(const struct kv_cache *kv, unsigned n);
 uint64_t kv_token_bytes(const struct model *model, bool f16);
 /* Longest context that kv_new() accepts, which attention's buffers are made for: the model's own, or a
  * million positions if that is more. */

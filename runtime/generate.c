@@ -1,100 +1,40 @@
 /* The loop that turns logits into text: evaluate, pick, append, say, until there is a reason to
  * stop. Owns what is said and what is held back; the evaluation is numoe_step()'s.
  *
- * Text leaves in whole UTF-8 sequences (model/tokenizer.h sees to that). A tail that may be the
- * beginning of a stop string waits here until later text decides. */
-#include <string.h>
-
+ * Which text can be said is decided in runtime/text-stream.c. */
 #include "base/clock.h"
 #include "runtime/engine.h"
+#include "runtime/text-stream.h"
 
-/* What was generated and not yet handed out. */
+/* What is said, and to whom. */
 struct stream {
     const numoe_generate_params *params;
-    struct detokenizer detok;
-    struct strbuf text;
+    struct text_stream text;
     bool refused; /* the callback returned false: nothing more may be said */
 };
 
 static void stream_emit(struct stream *s, size_t n)
 {
-    if (n == 0) {
-        return;
+    if (n > 0 && s->params->on_text && !s->refused) {
+        s->refused = !s->params->on_text(s->params->arg, s->text.text.data, n);
     }
-    if (s->params->on_text && !s->refused) {
-        s->refused = !s->params->on_text(s->params->arg, s->text.data, n);
-    }
-    s->text.len -= n;
-    memmove(s->text.data, s->text.data + n, s->text.len + 1);
-}
-
-static bool has_stop_at(const struct stream *s, size_t at)
-{
-    for (size_t i = 0; i < s->params->n_stop; i++) {
-        size_t n = strlen(s->params->stop[i]);
-        if (n <= s->text.len - at && memcmp(s->text.data + at, s->params->stop[i], n) == 0) {
-            return true;
-        }
-    }
-    return false;
-}
-
-/* Where the first stop string begins in the text; the text's length if there is none. */
-static size_t find_stop(const struct stream *s)
-{
-    size_t at = 0;
-
-    while (at < s->text.len && !has_stop_at(s, at)) {
-        at++;
-    }
-    return at;
-}
-
-/* The longest tail of the text with which a stop string begins. */
-static size_t undecided_tail(const struct stream *s)
-{
-    size_t longest = 0;
-
-    for (size_t i = 0; i < s->params->n_stop; i++) {
-        const char *stop = s->params->stop[i];
-        for (size_t n = MIN(strlen(stop) - 1, s->text.len); n > longest; n--) {
-            if (memcmp(s->text.data + s->text.len - n, stop, n) == 0) {
-                longest = n;
-            }
-        }
-    }
-    return longest;
+    text_stream_take(&s->text, n);
 }
 
 /* Takes a token in and says what can be said. *stopped: a stop string was met. */
 static numoe_status stream_push(struct stream *s, int32_t id, bool *stopped, numoe_error *err)
 {
-    FORWARD_IF(detokenizer_push(&s->detok, id, &s->text, err));
-    size_t stop = find_stop(s);
-    *stopped = stop < s->text.len;
-    stream_emit(s, *stopped ? stop : s->text.len - undecided_tail(s));
+    size_t n;
+    FORWARD_IF(text_stream_push(&s->text, id, &n, stopped, err));
+    stream_emit(s, n);
     return NUMOE_OK;
 }
 
-/* Nothing follows: what was held back is text after all. */
 static numoe_status stream_end(struct stream *s, numoe_error *err)
 {
-    FORWARD_IF(detokenizer_flush(&s->detok, &s->text, err));
-    stream_emit(s, find_stop(s));
-    return NUMOE_OK;
-}
-
-static numoe_status check_stops(const numoe_generate_params *params, numoe_error *err)
-{
-    for (size_t i = 0; i < params->n_stop; i++) {
-        unsigned char first = (unsigned char)params->stop[i][0];
-        if (first == 0) {
-            return status_fail(err, NUMOE_E_INPUT, "stop string %zu is empty", i);
-        }
-        if ((first & 0xc0) == 0x80) { /* it would cut a character of the text in two */
-            return status_fail(err, NUMOE_E_INPUT, "stop string %zu is not UTF-8", i);
-        }
-    }
+    size_t n;
+    FORWARD_IF(text_stream_end(&s->text, &n, err));
+    stream_emit(s, n);
     return NUMOE_OK;
 }
 
@@ -172,15 +112,6 @@ static numoe_status prepare(numoe_session *s, numoe_error *err)
     return NUMOE_OK;
 }
 
-/* True after text, false after BOS or the mark of a turn: whether a first space belongs to what
- * follows (SentencePiece). */
-static bool continues_text(const numoe_session *s)
-{
-    size_t n_bytes = 0;
-    tokenizer_text(s->engine->tok, s->id[s->n - 1], false, &n_bytes);
-    return n_bytes > 0;
-}
-
 numoe_status numoe_generate(numoe_session *session, numoe_sampler *sampler,
                             const numoe_generate_params *params, numoe_generate_result *result,
                             numoe_error *err)
@@ -189,10 +120,10 @@ numoe_status numoe_generate(numoe_session *session, numoe_sampler *sampler,
     numoe_generate_result r = {.finish = NUMOE_FINISH_CANCEL};
     double start = clock_seconds(), middle;
 
-    FORWARD_IF(check_stops(params, err));
+    FORWARD_IF(text_stream_check_stops(params->stop, params->n_stop, err));
     FORWARD_IF(prepare(session, err));
-    detokenizer_init(&stream.detok, session->engine->tok, params->special);
-    stream.detok.at_start = !continues_text(session);
+    text_stream_init(&stream.text, session->engine->tok, params->special,
+                     session->id[session->n - 1], params->stop, params->n_stop);
     r.n_prompt = numoe_session_pending(session);
     numoe_status status = evaluate_prompt(session, params, err);
     r.prompt_seconds = (middle = clock_seconds()) - start;
@@ -208,7 +139,7 @@ numoe_status numoe_generate(numoe_session *session, numoe_sampler *sampler,
         numoe_status end_status = stream_end(&stream, status == NUMOE_OK ? err : NULL);
         status = status == NUMOE_OK ? end_status : status;
     }
-    strbuf_fini(&stream.text);
+    text_stream_fini(&stream.text);
     /* Who asked while this call ran has what it wanted, whatever the call ended for. */
     (void)session_take_cancel(session);
     if (status == NUMOE_OK) {

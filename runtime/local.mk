@@ -1,9 +1,12 @@
 bundled_sources += runtime/bundled.c
 core_sources += \
+	runtime/batch.c runtime/batch-seq.c runtime/batch-seq.h \
 	runtime/engine.c runtime/engine.h \
 	runtime/generate.c \
 	runtime/place.c runtime/place.h \
 	runtime/render.c \
 	runtime/sampler.c runtime/sampler.h \
 	runtime/session.c \
-	runtime/step.c runtime/step.h
+	runtime/share.c \
+	runtime/step.c runtime/step.h \
+	runtime/text-stream.c runtime/text-stream.h

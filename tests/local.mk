@@ -9,7 +9,7 @@ unit_tests += tests/unit/test-topo-report tests/unit/test-doctor
 unit_tests += tests/unit/test-dense tests/unit/test-experts tests/unit/test-step tests/unit/test-store tests/unit/test-placement
 unit_tests += tests/unit/test-reader
 
-unit_tests += tests/unit/test-sampler tests/unit/test-engine
+unit_tests += tests/unit/test-sampler tests/unit/test-engine tests/unit/test-batch
 
 script_tests += tests/check-layers.sh tests/check-symbols.sh
 script_tests += tests/cli/errors.sh tests/cli/run.sh tests/cli/chat.sh tests/cli/eval.sh tests/cli/plan.sh \

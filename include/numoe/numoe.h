@@ -254,6 +254,13 @@ NUMOE_API numoe_status numoe_session_append(numoe_session *session, const int32_
  * there are no logits until something is evaluated again. */
 NUMOE_API void numoe_session_truncate(numoe_session *session, size_t n);
 
+/* Lets session begin with the first n tokens of `from`, another session of the same engine that has
+ * evaluated them: their KV cache is shared as long as neither changes it, and nothing is evaluated
+ * again. Nothing of session is evaluated yet; tokens that it has must begin with these. Results are
+ * the same to the bit. NUMOE_E_STATE where a condition is not met. */
+NUMOE_API numoe_status numoe_session_share(numoe_session *session, const numoe_session *from,
+                                           size_t n, numoe_error *err);
+
 NUMOE_API size_t numoe_session_length(const numoe_session *session);  /* evaluated and pending */
 NUMOE_API size_t numoe_session_pending(const numoe_session *session); /* appended, not evaluated */
 NUMOE_API unsigned numoe_session_context(const numoe_session *session);
@@ -350,6 +357,81 @@ typedef struct numoe_generate_result {
 NUMOE_API numoe_status numoe_generate(numoe_session *session, numoe_sampler *sampler,
                                       const numoe_generate_params *params,
                                       numoe_generate_result *result, numoe_error *err);
+
+/* ------------------------------------------------------------------ many generations */
+
+/* A batch generates for many requests at a time, as many as there is memory for: requests begin as
+ * others end, and prompts that begin alike are evaluated once as far as they do. What is generated
+ * for a request does not depend on the others. One thread, the engine's. */
+typedef struct numoe_batch numoe_batch;
+
+typedef struct numoe_batch_params {
+    unsigned n_ctx;         /* most tokens of a request, its prompt included; 0: the model's own */
+    unsigned max_sequences; /* at a time; 0: 128; never more than the engine's chunk_tokens */
+    uint64_t kv_bytes;      /* memory for their KV caches (one always runs); 0: most of what is free */
+} numoe_batch_params;
+
+#define NUMOE_MAX_TOP_LOGPROBS 20
+
+/* All of it is copied. */
+typedef struct numoe_request {
+    uint64_t tag; /* the caller's, given back with the result */
+    const int32_t *ids;
+    size_t n_id;       /* the prompt, at least one token */
+    size_t max_tokens; /* 0: until the context is full */
+    numoe_sampler_params sampler;
+    const char *const *stop; /* stop strings, n_stop of them */
+    size_t n_stop;
+    bool ignore_eog;
+    bool want_logprobs;
+    unsigned n_top_logprob; /* the most likely tokens of each position; at most the constant above */
+} numoe_request;
+
+typedef struct numoe_logprob {
+    int32_t id;
+    float logprob; /* natural, by the model alone: before penalty, temperature and filters */
+} numoe_logprob;
+
+typedef struct numoe_completion {
+    uint64_t tag;
+    numoe_status status; /* not OK: this request failed, by numoe_completion.error */
+    numoe_error error;
+    numoe_finish finish; /* never NUMOE_FINISH_CANCEL */
+    const char *text;    /* NUL-terminated */
+    size_t text_bytes;
+    size_t n_prompt, n_shared; /* tokens of the prompt, and how many were taken from others */
+    size_t n_generated;
+    const int32_t *ids;           /* [n_generated], the one that ended the turn too */
+    const numoe_logprob *logprob; /* [n_generated]; NULL where not asked for */
+    const numoe_logprob *top;     /* [n_generated, n_top], the most likely first */
+    unsigned n_top;
+} numoe_completion;
+
+typedef struct numoe_batch_info {
+    size_t n_waiting, n_active;  /* requests without and with a place */
+    uint64_t n_prompt, n_shared; /* prompt tokens evaluated, and taken from others, so far */
+    uint64_t n_generated;
+    uint64_t n_preempted; /* how often a request gave up its memory, to be evaluated again */
+    uint64_t kv_bytes;    /* what may be used for KV caches */
+} numoe_batch_info;
+
+NUMOE_API numoe_status numoe_batch_new(numoe_engine *engine, const numoe_batch_params *params,
+                                       numoe_batch **batch, numoe_error *err);
+NUMOE_API void numoe_batch_free(numoe_batch *batch); /* NULL is allowed; what runs is dropped */
+
+/* NUMOE_E_INPUT or NUMOE_E_INPUT_CONTEXT for a request that cannot be run. */
+NUMOE_API numoe_status numoe_batch_submit(numoe_batch *batch, const numoe_request *request,
+                                          numoe_error *err);
+
+/* Gives waiting requests a place, evaluates one step and picks a token for each that is ready. What
+ * fails for one request is in its completion; an error here concerns all. */
+NUMOE_API numoe_status numoe_batch_step(numoe_batch *batch, numoe_error *err);
+
+/* The next finished request, in the order in which they finished; false if there is none. What it
+ * points to is valid until the next call of this function, or numoe_batch_free(). */
+NUMOE_API bool numoe_batch_next(numoe_batch *batch, numoe_completion *completion);
+
+NUMOE_API void numoe_batch_get_info(const numoe_batch *batch, numoe_batch_info *info);
 
 /* ------------------------------------------------------------------ files */
 
