@@ -340,6 +340,7 @@ static size_t payload_bytes_of(uint32_t type)
     case EXCHANGE_FAULT:
         return sizeof(struct exchange_text);
     case EXCHANGE_QUIT:
+    case EXCHANGE_WAKE:
         return 0;
     default:
         return SIZE_MAX;

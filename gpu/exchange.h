@@ -25,6 +25,7 @@ extern "C" {
 #define EXCHANGE_MESSAGE_MAX  8192u /* bytes, header and payload */
 #define EXCHANGE_ALIGN        128u  /* of everything that one side writes and the other reads */
 #define EXCHANGE_FD           3     /* the program's end of the socket */
+#define EXCHANGE_WAKE_MS      10u   /* a step after a longer pause is announced by WAKE */
 #define EXCHANGE_HEARTBEAT_MS 100u  /* the program beats at least this often */
 
 /* ------------------------------------------------------------------ messages */
@@ -37,6 +38,7 @@ enum exchange_type {
     EXCHANGE_REFUSED = 5,  /* program, instead of READY: why not; struct exchange_text. It ends. */
     EXCHANGE_FAULT = 6,    /* program, after READY: why it ends; struct exchange_text */
     EXCHANGE_QUIT = 7,     /* engine: end, as at the end of the socket; no payload */
+    EXCHANGE_WAKE = 8,     /* engine: a step was rung after a pause; no payload */
 };
 
 /* In front of every message; a message is one packet (SOCK_SEQPACKET). magic and version keep their
@@ -58,13 +60,15 @@ struct exchange_device {
 enum exchange_x_type { EXCHANGE_X_F32 = 0, EXCHANGE_X_BF16 = 1 };
 
 struct exchange_hello {
-    char program[64];         /* "numoe-gpu-cuda 0.1.0" */
-    char driver[64];          /* "CUDA 12.9, driver 575.57" */
-    char trouble[256];        /* why there is no device; empty where there is one */
-    uint32_t n_device;        /* 0: cannot run here */
-    uint32_t x_type;          /* enum exchange_x_type: in which it will write x */
-    uint32_t block_tokens;    /* positions of a KV block: a power of two, 16 to 256 */
-    uint32_t max_tokens;      /* most tokens of a step; the engine may ask for fewer */
+    char program[64];      /* "numoe-gpu-cuda 0.1.0" */
+    char driver[64];       /* "CUDA 12.9, driver 575.57" */
+    char trouble[256];     /* why there is no device; empty where there is one */
+    uint32_t n_device;     /* 0: cannot run here */
+    uint32_t x_type;       /* enum exchange_x_type: in which it will write x */
+    uint32_t block_tokens; /* positions of a KV block: a power of two, 16 to 256 */
+    uint32_t max_tokens;   /* most tokens of a step; the engine may ask for fewer */
+    uint32_t on_host; /* 1: it computes on the host's CPUs, waiting engines should leave them */
+    uint32_t reserved;
     uint64_t workspace_bytes; /* on each device, whatever the model: context, libraries, graphs */
     struct exchange_device device[EXCHANGE_MAX_DEVICE];
 };
