@@ -1,7 +1,7 @@
 /* Which kernel tables this processor can execute, and which one the process uses. Tables are filled
  * once: each instruction set begins as a copy of the one before and overrides what it has better,
  * so every entry of every table works. */
-#include "kernels/kern.h"
+#include "kernels/select.h"
 
 #include <pthread.h>
 #include <string.h>

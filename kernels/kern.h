@@ -40,7 +40,6 @@
 #ifndef NUMOE_KERNELS_KERN_H
 #define NUMOE_KERNELS_KERN_H
 
-#include "base/status.h"
 #include "kernels/format.h"
 
 /* Activations of n tokens, [n, K] row-major. A holder has room for both forms and fills the one
@@ -111,10 +110,6 @@ struct kern {
     void (*f32_to_f16)(const float *x, size_t n, uint16_t *y); /* round to nearest even */
     void (*f16_to_f32)(const uint16_t *x, size_t n, float *y);
 };
-
-/* Chooses the table: the best this processor has, or what NUMOE_ISA forces (NUMOE_E_INPUT for an
- * unknown name, NUMOE_E_SUPPORT where the processor lacks it). Any thread; *out lives for ever. */
-numoe_status kern_select(const struct kern **out, numoe_error *err);
 
 /* For tests and benches: the table of one instruction set, NULL if not known or executable here. */
 const struct kern *kern_find(const char *isa);

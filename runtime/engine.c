@@ -10,6 +10,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "kernels/select.h"
 #include "model/chat.h"
 #include "numa/bandwidth.h"
 #include "runtime/place.h"

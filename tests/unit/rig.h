@@ -9,7 +9,7 @@
 
 #include "base/mem.h"
 #include "dense/kv.h"
-#include "kernels/kern.h"
+#include "kernels/select.h"
 #include "runtime/step.h"
 #include "store/store.h"
 

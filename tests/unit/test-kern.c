@@ -5,6 +5,7 @@
 #include <float.h>
 
 #include "base/mem.h"
+#include "kernels/select.h"
 #include "tests/unit/kern-data.h"
 #include "tests/unit/testdata.h"
 
