@@ -123,6 +123,17 @@ numoe_status kv_reserve(struct kv_cache *kv, unsigned n, numoe_error *err)
     return NUMOE_OK;
 }
 
+void kv_map(struct kv_cache *kv, unsigned chunk, void *data)
+{
+    kv->chunk[chunk] = (struct kv_chunk){.data = data};
+    kv->n_chunk = MAX(kv->n_chunk, chunk + 1);
+}
+
+size_t kv_chunk_bytes(const struct kv_cache *kv)
+{
+    return kv->shape.chunk_bytes;
+}
+
 void kv_truncate(struct kv_cache *kv, unsigned n)
 {
     const size_t keep = ((size_t)n + KV_CHUNK - 1) / KV_CHUNK;

@@ -28,6 +28,9 @@ static void run_glu(struct experts *e, struct worker *w, unsigned il, const stru
     const struct weight_glu glu = routed_glu(e, il);
     const struct experts_node *node = &e->node[w->in];
     const struct dispatch *work = &node->work;
+    if (work->n_item == 0) {
+        return; /* the node may have none of the weights */
+    }
     const uint32_t n_panel = weight_part_panels(&glu.gate->part[w->in]);
     const uint32_t n = work->n_item * n_panel;
     const size_t ldh = glu.gate->n_row;
@@ -170,6 +173,9 @@ static void run_down(struct experts *e, struct worker *w, unsigned il)
     const struct weight *down = experts_weight(e, il, SLOT_DOWN_EXPS);
     const struct experts_node *node = &e->node[w->in];
     const struct dispatch *work = &node->work;
+    if (work->n_item == 0) {
+        return;
+    }
     const uint32_t n_panel = weight_part_panels(&down->part[w->in]);
     const uint32_t n = work->n_item * n_panel;
     struct share share;

@@ -38,6 +38,23 @@ bool shape_is_routed(const struct shape *s)
     return s->slot == SLOT_GATE_EXPS || s->slot == SLOT_UP_EXPS || s->slot == SLOT_DOWN_EXPS;
 }
 
+bool shape_is_expert(const struct shape *s)
+{
+    return shape_is_routed(s) || s->slot == SLOT_GATE_EXPS_BIAS || s->slot == SLOT_UP_EXPS_BIAS ||
+           s->slot == SLOT_DOWN_EXPS_BIAS;
+}
+
+void shapes_keep(struct shapes *shapes, shape_keep_fn *keep, const void *arg)
+{
+    unsigned n = 0;
+    for (unsigned is = 0; is < shapes->n; is++) {
+        if (keep(&shapes->shape[is], arg)) {
+            shapes->shape[n++] = shapes->shape[is];
+        }
+    }
+    shapes->n = n;
+}
+
 void shape_name(int layer, enum slot slot, char *buf, size_t cap)
 {
     if (layer < 0) {

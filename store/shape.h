@@ -38,6 +38,12 @@ numoe_status shapes_new(const struct model *model, struct shapes *out, numoe_err
 void shapes_fini(struct shapes *shapes);
 
 bool shape_is_routed(const struct shape *s);
+/* Of routed experts: their matrices and biases. */
+bool shape_is_expert(const struct shape *s);
+
+/* Takes the others out of the list. */
+typedef bool shape_keep_fn(const struct shape *s, const void *arg);
+void shapes_keep(struct shapes *shapes, shape_keep_fn *keep, const void *arg);
 
 /* "blk.3.ffn_gate_exps.weight" */
 void shape_name(int layer, enum slot slot, char *buf, size_t cap);
