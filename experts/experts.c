@@ -62,6 +62,7 @@ static numoe_status node_init(struct experts *e, unsigned in, unsigned n_worker,
     if (in == 0) {
         const size_t n = (size_t)hp->n_layer * hp->n_expert;
         FORWARD_IF(alloc(arena, n, sizeof(uint64_t), &node->count, err));
+        FORWARD_IF(alloc(arena, n, sizeof(double), &node->weight_sum, err));
     }
     FORWARD_IF(dispatch_init(&node->work, arena, hp->n_expert, n_pair, err));
     FORWARD_IF(act_init(&node->h, arena, hp->n_ff_expert, n_pair, e->h, err));
@@ -207,6 +208,14 @@ void experts_add_traffic(const struct experts *e, unsigned in, struct traffic *s
 const uint64_t *experts_counts(const struct experts *e)
 {
     return e->node[0].count;
+}
+
+void experts_add_stats(const struct experts *e, struct expert_stats *stats)
+{
+    for (size_t i = 0; i < (size_t)stats->n_layer * stats->n_expert; i++) {
+        stats->count[i] += e->node[0].count[i];
+        stats->weight[i] += e->node[0].weight_sum[i];
+    }
 }
 
 bool experts_get_route(const struct experts *e, unsigned il, unsigned i, const int32_t **ids,

@@ -14,6 +14,7 @@
 #define NUMOE_EXPERTS_EXPERTS_H
 
 #include "store/act.h"
+#include "store/placement.h"
 #include "store/store.h"
 
 struct experts;
@@ -28,6 +29,9 @@ void experts_add_traffic(const struct experts *e, unsigned in, struct traffic *s
 
 /* [n_layer, n_expert] how many tokens chose each expert so far. Between batches. */
 const uint64_t *experts_counts(const struct experts *e);
+
+/* Adds these, and the sums of router weights, to stats of the model's shape. Between batches. */
+void experts_add_stats(const struct experts *e, struct expert_stats *stats);
 
 /* Copies of what the router chose are kept for experts_get_route while this is on. */
 void experts_keep_routes(struct experts *e, bool on);

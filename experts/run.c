@@ -112,9 +112,13 @@ static void keep_routes(struct experts *e, unsigned il, unsigned n)
 void experts_note_choice(struct experts *e, unsigned il, unsigned n)
 {
     const struct model_hparams *hp = &e->model->hp;
-    uint64_t *count = e->node[0].count + (size_t)il * hp->n_expert;
+    const struct experts_node *node = &e->node[0];
+    uint64_t *count = node->count + (size_t)il * hp->n_expert;
+    double *weight_sum = node->weight_sum + (size_t)il * hp->n_expert;
     for (size_t i = 0; i < (size_t)n * hp->n_expert_used; i++) {
-        count[whole_id(e->node[0].ids[i])]++;
+        const int32_t id = whole_id(node->ids[i]);
+        count[id]++;
+        weight_sum[id] += (double)node->weights[i];
     }
     if (e->keep) {
         keep_routes(e, il, n);

@@ -14,7 +14,6 @@
 #include "model/chat.h"
 #include "numa/bandwidth.h"
 #include "runtime/place.h"
-#include "store/stats.h"
 
 #define CHUNK_TOKENS_DEFAULT 512u
 #define CHUNK_TOKENS_MAX     65536u
@@ -184,14 +183,6 @@ bool numoe_engine_pages(const numoe_engine *engine, unsigned index, numoe_pages 
         .known = engine->topo->is_this_machine && !audit.is_unknown,
     };
     return true;
-}
-
-numoe_status numoe_engine_save_stats(const numoe_engine *engine, FILE *out, numoe_error *err)
-{
-    if (engine->model->hp.n_expert == 0) {
-        return status_fail(err, NUMOE_E_INPUT, "the model has no experts to count");
-    }
-    return expert_stats_save(out, engine->model, step_expert_counts(engine->step), err);
 }
 
 /* ------------------------------------------------------------------ open and close */

@@ -8,5 +8,6 @@ core_sources += \
 	runtime/sampler.c runtime/sampler.h \
 	runtime/session.c \
 	runtime/share.c \
+	runtime/stats.c \
 	runtime/step.c runtime/step.h \
 	runtime/text-stream.c runtime/text-stream.h

@@ -59,6 +59,7 @@ static numoe_status plan_from_file(const char *path, struct place *p, numoe_erro
         placement_free(plan);
         return status_context(err, status, "%s", path);
     }
+    placement_count_replicas(plan, &p->shapes, NULL);
     p->plan = plan;
     return NUMOE_OK;
 }
@@ -195,6 +196,14 @@ static void print_plan(const struct place *p, FILE *out)
     if (plan->replica_bytes > 0) {
         fprintf(out, ", of them %.2f GB further copies of experts",
                 (double)plan->replica_bytes * 1e-9);
+    }
+    if (plan->n_replicated > 0) {
+        fprintf(out, "\nreplicas    %u of %u experts on several nodes serve %.0f %% of choices",
+                plan->n_replicated, plan->n_expert, plan->replica_share * 100);
+    }
+    if (plan->mode == NUMOE_PLACEMENT_SHARD && plan->imbalance > 0) {
+        fprintf(out, "\nimbalance   the busiest node has %.2f times its part of a token's experts",
+                plan->imbalance);
     }
     fprintf(out, "\n\nnode  workers  bandwidth GB/s  share %%  weights GB  room GB\n");
     for (unsigned in = 0; in < plan->n_node; in++) {

@@ -129,3 +129,8 @@ const uint64_t *step_expert_counts(const struct step *step)
 {
     return experts_counts(step->experts);
 }
+
+void step_add_stats(const struct step *step, struct expert_stats *stats)
+{
+    experts_add_stats(step->experts, stats);
+}

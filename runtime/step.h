@@ -17,6 +17,7 @@ struct store;  /* store/store.h: all weights of a model, placed */
 struct kv_cache; /* dense/kv.h: the cache of one sequence */
 struct kern;     /* kernels/kern.h: the inner loops */
 struct step;
+struct expert_stats;
 
 struct step_token {
     int32_t id;
@@ -47,5 +48,7 @@ bool step_route(const struct step *step, unsigned il, unsigned i, const int32_t 
 void step_traffic(const struct step *step, unsigned in, uint64_t *local_bytes,
                   uint64_t *remote_bytes);
 const uint64_t *step_expert_counts(const struct step *step);
+/* Adds counts and sums of router weights to stats of the model's shape. */
+void step_add_stats(const struct step *step, struct expert_stats *stats);
 
 #endif

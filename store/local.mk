@@ -1,5 +1,6 @@
 core_sources += \
 	store/act.c store/act.h \
+	store/imatrix.c \
 	store/load.c store/load.h \
 	store/machine.c \
 	store/placement-check.c \
@@ -9,6 +10,7 @@ core_sources += \
 	store/placement.c store/placement.h \
 	store/reader.c store/reader.h \
 	store/shape.c store/shape.h \
+	store/stats-report.c \
 	store/stats.c store/stats.h \
 	store/store.c store/store.h \
 	store/unit.c \

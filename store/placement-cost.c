@@ -14,7 +14,7 @@
  * are cut, and that are whole. */
 enum { MEET_ATTENTION = 6, MEET_DENSE = 2, MEET_CUT_EXPERTS = 3, MEET_WHOLE_EXPERTS = 2 };
 
-#define N_DRAW 16 /* of a token's experts, to see how unevenly they fall on nodes */
+#define N_DRAW 64 /* of a token's experts, to see how unevenly they fall on nodes */
 
 /* Seconds that the slowest node needs for its slices of s. */
 static double cut_seconds(const struct placement *p, const struct shapes *shapes,
@@ -91,6 +91,33 @@ static double slowest(const struct placement *p, const struct placement_machine 
     return most;
 }
 
+/* Nodes (bits) that have each expert [MAX_EXPERT] of the layer of s, one of its weights. */
+static void find_holders(const struct placement *p, const struct shape *s, uint64_t *holders)
+{
+    unsigned from, to;
+    memset(holders, 0, MAX_EXPERT * sizeof *holders);
+    placement_find(p, s, &from, &to);
+    for (unsigned i = from; i < to; i++) {
+        for (uint32_t ie = p->slice[i].mat0; ie < MIN(p->slice[i].mat1, MAX_EXPERT); ie++) {
+            holders[ie] |= UINT64_C(1) << p->slice[i].node;
+        }
+    }
+}
+
+/* As they are dispatched: experts that one node has come first, the others fill what those leave. */
+static void take_experts(const struct placement *p, const uint64_t *holders, const bool *taken,
+                         unsigned n_expert, double bytes, double *load)
+{
+    for (unsigned several = 0; several < 2; several++) {
+        for (unsigned ie = 0; ie < n_expert; ie++) {
+            const bool has_choice = (holders[ie] & (holders[ie] - 1)) != 0;
+            if (taken[ie] && holders[ie] != 0 && has_choice == several) {
+                placement_take(holders[ie], p->n_node, p->share, load, bytes);
+            }
+        }
+    }
+}
+
 /* The mean over draws of the slowest node's time for all of a layer's experts; s is one of its
  * weights, to find the holders by, bytes those of one expert. */
 static double whole_seconds(const struct placement *p, const struct shapes *shapes,
@@ -101,28 +128,65 @@ static double whole_seconds(const struct placement *p, const struct shapes *shap
     const unsigned n_expert = MIN(shapes->n_expert, MAX_EXPERT);
     const uint64_t *count =
         stats != NULL ? stats->count + (size_t)s->layer * shapes->n_expert : NULL;
-    uint64_t holders[MAX_EXPERT] = {0}, state = (uint64_t)s->layer;
-    unsigned from, to;
+    uint64_t holders[MAX_EXPERT], state = (uint64_t)s->layer;
     double sum = 0;
-    placement_find(p, s, &from, &to);
-    for (unsigned i = from; i < to; i++) {
-        for (uint32_t ie = p->slice[i].mat0; ie < MIN(p->slice[i].mat1, n_expert); ie++) {
-            holders[ie] |= UINT64_C(1) << p->slice[i].node;
-        }
-    }
+    find_holders(p, s, holders);
     for (unsigned id = 0; id < N_DRAW; id++) {
         double load[TOPO_MAX_NODE] = {0};
         bool taken[MAX_EXPERT] = {false};
         for (unsigned i = 0; i < MIN(shapes->n_expert_used, n_expert); i++) {
-            const unsigned ie = draw_expert(count, taken, n_expert, &state);
-            taken[ie] = true;
-            if (holders[ie] != 0) {
-                placement_take(holders[ie], p->n_node, p->share, load, bytes);
-            }
+            taken[draw_expert(count, taken, n_expert, &state)] = true;
         }
+        take_experts(p, holders, taken, n_expert, bytes, load);
         sum += slowest(p, machine, load);
     }
     return sum / N_DRAW;
+}
+
+double placement_imbalance(const struct placement *p, const struct shapes *shapes,
+                           const struct placement_machine *machine,
+                           const struct expert_stats *stats)
+{
+    double slow = 0, even = 0, bps = 0;
+    for (unsigned in = 0; in < p->n_node; in++) {
+        bps += p->share[in] > 0 ? machine->node[in].read_bps : 0;
+    }
+    for (unsigned is = 0; p->mode == NUMOE_PLACEMENT_SHARD && is < shapes->n; is++) {
+        const struct shape *s = &shapes->shape[is];
+        if (s->slot == SLOT_DOWN_EXPS) {
+            slow += whole_seconds(p, shapes, s, 1, machine, stats);
+            even += shapes->n_expert_used / bps;
+        }
+    }
+    return even > 0 ? slow / even : 1;
+}
+
+void placement_count_replicas(struct placement *p, const struct shapes *shapes,
+                              const struct expert_stats *stats)
+{
+    uint64_t holders[MAX_EXPERT];
+    double all = 0, copied = 0;
+    p->n_replicated = p->n_expert = 0;
+    for (unsigned is = 0; is < shapes->n; is++) {
+        const struct shape *s = &shapes->shape[is];
+        if (s->slot != SLOT_DOWN_EXPS) {
+            continue;
+        }
+        p->n_expert += s->n_mat;
+        if (p->mode != NUMOE_PLACEMENT_SHARD) {
+            continue;
+        }
+        find_holders(p, s, holders);
+        for (unsigned ie = 0; ie < MIN(s->n_mat, MAX_EXPERT); ie++) {
+            const bool several = (holders[ie] & (holders[ie] - 1)) != 0;
+            const size_t at = (size_t)s->layer * shapes->n_expert + ie;
+            const double count = stats != NULL ? (double)stats->count[at] : 0;
+            p->n_replicated += several;
+            all += count;
+            copied += several ? count : 0;
+        }
+    }
+    p->replica_share = stats != NULL && all > 0 ? copied / all : p->replica_share;
 }
 
 /* ------------------------------------------------------------------ a token */

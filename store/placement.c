@@ -384,6 +384,8 @@ static numoe_status make(const struct shapes *shapes, const struct placement_mac
     }
     placement_sort(p);
     p->tokens_per_s = placement_predict(p, shapes, machine, request->stats);
+    p->imbalance = placement_imbalance(p, shapes, machine, request->stats);
+    placement_count_replicas(p, shapes, request->stats);
     *out = p;
     return NUMOE_OK;
 }

@@ -35,10 +35,14 @@ struct placement_machine {
     const char *room_source; /* who limits node[].room_bytes: "available", "in all" */
 };
 
-/* How often each expert was chosen. */
+/* How often each expert was chosen; more of it, and files, in store/stats.h. */
 struct expert_stats {
     unsigned n_layer, n_expert;
-    uint64_t *count; /* [n_layer, n_expert]; rows of dense layers are 0 */
+    uint64_t *count;   /* [n_layer, n_expert]; rows of dense layers are 0 */
+    unsigned n_used;   /* experts of a token; 0: not known */
+    double *weight;    /* [n_layer, n_expert] sums of router weights; NULL: not known */
+    uint64_t *pair;    /* [n_layer, expert_stats_pairs()] chosen together; NULL: not known */
+    bool is_foreign;   /* n_layer is the last layer that was seen, not how many the model has */
 };
 
 struct placement_request {
@@ -75,6 +79,9 @@ struct placement {
     uint64_t node_bytes[TOPO_MAX_NODE], total_bytes; /* as placed, with vectors */
     uint64_t replica_bytes;                          /* of experts beyond their first copies */
     double tokens_per_s; /* predicted for one sequence; an upper bound that leaves out caches */
+    double imbalance;    /* of whole experts: the busiest node's time over an even one's; else 1 */
+    double replica_share; /* of all choices that are for experts on several nodes, by statistics */
+    unsigned n_replicated, n_expert; /* (layer, expert) pairs on several nodes, and in all */
     char reason[256];
     struct placement_slice *slice; /* [n_slice] by layer, slot, node, matrix */
     unsigned n_slice, cap_slice;
@@ -138,5 +145,12 @@ numoe_status placement_add_experts(struct placement *p, const struct shapes *sha
 /* Tokens per second of one sequence, from bytes, bandwidths and meetings (placement-cost.c). */
 double placement_predict(const struct placement *p, const struct shapes *shapes,
                          const struct placement_machine *machine, const struct expert_stats *stats);
+/* How unevenly a token's experts fall on the nodes: what p->imbalance becomes. */
+double placement_imbalance(const struct placement *p, const struct shapes *shapes,
+                           const struct placement_machine *machine,
+                           const struct expert_stats *stats);
+/* Which experts have several holders: n_replicated, n_expert; with statistics also replica_share. */
+void placement_count_replicas(struct placement *p, const struct shapes *shapes,
+                              const struct expert_stats *stats);
 
 #endif

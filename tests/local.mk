@@ -10,11 +10,13 @@ unit_tests += tests/unit/test-dense tests/unit/test-experts tests/unit/test-step
 unit_tests += tests/unit/test-reader
 
 unit_tests += tests/unit/test-sampler tests/unit/test-engine tests/unit/test-batch
+unit_tests += tests/unit/test-stats
 
 script_tests += tests/check-layers.sh tests/check-symbols.sh
 script_tests += tests/cli/errors.sh tests/cli/run.sh tests/cli/chat.sh tests/cli/eval.sh tests/cli/plan.sh \
 	tests/cli/interrupt.sh tests/cli/terminal.sh tests/cli/bundled.sh
 script_tests += tests/cli/topo.sh tests/cli/files.sh
+script_tests += tests/cli/experts.sh
 EXTRA_DIST += tests/cli/lib.sh
 
 EXTRA_DIST += tests/data tests/unit/testdata.h tests/unit/kern-data.h
@@ -23,7 +25,7 @@ EXTRA_DIST += tests/unit/npy.h tests/unit/rig.h tests/unit/madeup.h
 
 # ------------------------------------------------------------------ programs without Criterion
 plain_tests = tests/stress/stress-pool tests/fuzz/replay-gguf tests/fuzz/replay-tokenizer \
-	tests/fuzz/replay-jinja
+	tests/fuzz/replay-jinja tests/fuzz/replay-imatrix
 
 tests_fuzz_replay_gguf_SOURCES = tests/fuzz/replay.c tests/fuzz/fuzz-gguf.c
 tests_fuzz_replay_gguf_CPPFLAGS = $(AM_CPPFLAGS) -DTEST_CORPUS='"tests/fuzz/corpus-gguf"'
@@ -37,12 +39,17 @@ tests_fuzz_replay_jinja_SOURCES = tests/fuzz/replay.c tests/fuzz/fuzz-jinja.c
 tests_fuzz_replay_jinja_CPPFLAGS = $(AM_CPPFLAGS) -DTEST_CORPUS='"tests/fuzz/corpus-jinja"'
 EXTRA_DIST += tests/fuzz/corpus-jinja
 
+tests_fuzz_replay_imatrix_SOURCES = tests/fuzz/replay.c tests/fuzz/fuzz-imatrix.c
+tests_fuzz_replay_imatrix_CPPFLAGS = $(AM_CPPFLAGS) -DTEST_CORPUS='"tests/fuzz/corpus-imatrix"'
+EXTRA_DIST += tests/fuzz/corpus-imatrix
+
 # Writes the seeds of the corpus.
 EXTRA_PROGRAMS += tests/fuzz/make-corpus-gguf tests/fuzz/make-corpus-tokenizer
 
 # ------------------------------------------------------------------ fuzzing
 FUZZ_SECONDS = 60
-fuzz_programs = tests/fuzz/fuzz-gguf tests/fuzz/fuzz-tokenizer tests/fuzz/fuzz-jinja
+fuzz_programs = tests/fuzz/fuzz-gguf tests/fuzz/fuzz-tokenizer tests/fuzz/fuzz-jinja \
+	tests/fuzz/fuzz-imatrix
 
 if FUZZING
 EXTRA_PROGRAMS += $(fuzz_programs)
@@ -52,6 +59,8 @@ tests_fuzz_fuzz_tokenizer_SOURCES = tests/fuzz/fuzz-tokenizer.c
 tests_fuzz_fuzz_tokenizer_LDFLAGS = $(AM_LDFLAGS) $(FUZZ_FLAGS)
 tests_fuzz_fuzz_jinja_SOURCES = tests/fuzz/fuzz-jinja.c
 tests_fuzz_fuzz_jinja_LDFLAGS = $(AM_LDFLAGS) $(FUZZ_FLAGS)
+tests_fuzz_fuzz_imatrix_SOURCES = tests/fuzz/fuzz-imatrix.c
+tests_fuzz_fuzz_imatrix_LDFLAGS = $(AM_LDFLAGS) $(FUZZ_FLAGS)
 
 # What is found anew stays in the build, in tests/fuzz/fuzz-X.found.
 fuzz: $(fuzz_programs)

@@ -105,7 +105,7 @@ typedef struct numoe_engine_params {
     numoe_placement placement;
     uint64_t replica_bytes;      /* SHARD: memory for further copies of experts, ... */
     double replica_percent;      /* ... or, if above 0, percent of one copy of all weights */
-    const char *expert_stats;    /* NULL, or a file that numoe_engine_save_stats() wrote */
+    const char *expert_stats;    /* NULL, or a file that numoe_stats_open() takes */
     const char *plan;            /* NULL, or a file that numoe_plan_print() wrote: instead of all this */
     const char *chat_template;   /* in place of the file's own (NULL): a built-in name or a text */
     numoe_progress_fn progress;  /* may be NULL */
@@ -183,10 +183,51 @@ typedef struct numoe_pages {
 
 NUMOE_API bool numoe_engine_pages(const numoe_engine *engine, unsigned index, numoe_pages *pages);
 
-/* Writes how often each expert was chosen since the engine was opened: a GGUF file. out is flushed
- * and left open. */
+/* Writes how often each expert was chosen since the engine was opened, and the sums of its router
+ * weights: a GGUF file. out is flushed and left open. */
 NUMOE_API numoe_status numoe_engine_save_stats(const numoe_engine *engine, FILE *out,
                                                numoe_error *err);
+
+/* What further copies of experts serve: how many there are of all (expert, layer) pairs, and how many
+ * of the choices since the engine was opened were for those. */
+typedef struct numoe_replicas {
+    uint64_t n_expert, n_copied;
+    uint64_t n_choice, n_choice_copied;
+} numoe_replicas;
+
+NUMOE_API numoe_replicas numoe_engine_replicas(const numoe_engine *engine);
+
+/* ------------------------------------------------------------------ expert statistics */
+
+/* How often experts were chosen, with which router weights, and which together. */
+typedef struct numoe_stats numoe_stats;
+
+/* A file of numoe_stats_save() or numoe_engine_save_stats(), or an importance matrix of llama.cpp.
+ * *stats: numoe_stats_free(). */
+NUMOE_API numoe_status numoe_stats_open(const char *path, numoe_stats **stats, numoe_error *err);
+/* Empty ones for the engine's model. */
+NUMOE_API numoe_status numoe_stats_new(const numoe_engine *engine, numoe_stats **stats,
+                                       numoe_error *err);
+NUMOE_API void numoe_stats_free(numoe_stats *stats); /* NULL is allowed */
+
+/* Counts one token's choice in a layer: a numoe_route_fn whose arg is the numoe_stats. */
+NUMOE_API void numoe_stats_count(void *stats, unsigned layer, size_t position, unsigned k,
+                                 const int32_t *ids, const float *weights);
+/* Adds; NUMOE_E_INPUT where they are of models with other layers or experts. */
+NUMOE_API numoe_status numoe_stats_merge(numoe_stats *stats, const numoe_stats *more,
+                                         numoe_error *err);
+NUMOE_API numoe_status numoe_stats_save(const numoe_stats *stats, FILE *out, numoe_error *err);
+
+typedef enum numoe_stats_format {
+    NUMOE_STATS_TABLE,   /* a line for each layer: coverage, imbalance, the commonest pair */
+    NUMOE_STATS_EXPERTS, /* CSV: layer, expert, count, share, mean router weight */
+    NUMOE_STATS_CURVE,   /* CSV: the hottest N % of the experts serve M % of the choices */
+    NUMOE_STATS_PAIRS,   /* CSV: experts that were chosen together */
+    NUMOE_STATS_SVG,     /* a heat map, layer by expert */
+} numoe_stats_format;
+
+NUMOE_API numoe_status numoe_stats_print(const numoe_stats *stats, numoe_stats_format format,
+                                         FILE *out, numoe_error *err);
 
 /* ------------------------------------------------------------------ text */
 

@@ -5,7 +5,6 @@
 #include <string.h>
 
 #include "store/placement.h"
-#include "store/stats.h"
 #include "tests/unit/testdata.h"
 
 enum { N_LAYER = 3, N_EXPERT = 16, D = 2048, F = 1408, V = 4000 };
@@ -238,7 +237,8 @@ Test(interleave, panels_are_dealt_evenly)
 /* ------------------------------------------------------------------ experts */
 
 static uint64_t counts[N_LAYER][N_EXPERT];
-static const struct expert_stats stats = {N_LAYER, N_EXPERT, counts[0]};
+static const struct expert_stats stats = {
+    .n_layer = N_LAYER, .n_expert = N_EXPERT, .count = counts[0]};
 
 static uint64_t holders_of(const struct placement *p, int layer, enum slot slot, unsigned ie)
 {
@@ -515,46 +515,4 @@ Test(json, gate_and_up_are_cut_alike)
     cr_assert_eq(placement_check(p, &s, &m, &err), NUMOE_E_INPUT);
     cr_assert_not_null(strstr(err.text, "blk.2.ffn_up_exps.weight: is not cut as"), "%s", err.text);
     placement_free(p);
-}
-
-/* ------------------------------------------------------------------ statistics */
-
-Test(stats, file_there_and_back)
-{
-    char *path = test_src_path("tests/data/fixtures/mixtral-a/mixtral-a-f32.gguf");
-    struct model *model = NULL, *other = NULL;
-    struct expert_stats back = {0};
-    numoe_error err = {0};
-    char file[] = "/tmp/numoe-stats-XXXXXX";
-    cr_assert_not_null(path);
-    cr_assert_geq(mkstemp(file), 0);
-    cr_assert_eq(model_open(path, &model, &err), NUMOE_OK, "%s", err.text);
-    const size_t n = (size_t)model->hp.n_layer * model->hp.n_expert;
-    uint64_t *want = calloc(n, sizeof *want);
-    for (size_t i = 0; i < n; i++) {
-        want[i] = i * UINT64_C(0x100000001);
-    }
-    FILE *f = fopen(file, "wb");
-    cr_assert_not_null(f);
-    cr_assert_eq(expert_stats_save(f, model, want, &err), NUMOE_OK, "%s", err.text);
-    fclose(f);
-    cr_assert_eq(expert_stats_load(file, model, &back, &err), NUMOE_OK, "%s", err.text);
-    cr_assert(back.n_layer == model->hp.n_layer && back.n_expert == model->hp.n_expert);
-    cr_assert_arr_eq(back.count, want, n * sizeof *want);
-    expert_stats_fini(&back);
-    char *other_path = test_src_path("tests/data/fixtures/deepseek3-a/deepseek3-a-f32.gguf");
-    cr_assert_eq(model_open(other_path, &other, &err), NUMOE_OK, "%s", err.text);
-    cr_assert_eq(expert_stats_load(file, other, &back, &err), NUMOE_E_INPUT);
-    cr_assert_not_null(strstr(err.text, "the model has"), "%s", err.text);
-    cr_assert_eq(expert_stats_load(path, model, &back, &err), NUMOE_E_FILE_MODEL, "not statistics");
-    cr_assert_not_null(f = fopen(file, "rb"));
-    cr_assert_eq(expert_stats_save(f, model, want, &err), NUMOE_E_FILE_WRITE);
-    cr_assert_not_null(strstr(err.text, "expert statistics cannot be written: Bad file"));
-    fclose(f);
-    model_close(other);
-    model_close(model);
-    remove(file);
-    free(want);
-    free(other_path);
-    free(path);
 }
