@@ -26,6 +26,7 @@ struct command {
 
 extern const struct command command_run, command_chat, command_eval, command_plan;
 extern const struct command command_inspect, command_topo, command_doctor;
+extern const struct command command_experts;
 
 /* ------------------------------------------------------------------ errors (main.c) */
 
@@ -47,6 +48,7 @@ enum {
     OPT_TENSORS,
     OPT_PLACEMENT, OPT_REPLICA_BUDGET, OPT_EXPERT_STATS, OPT_PLAN,
     OPT_AUDIT, OPT_EXPERT_STATS_OUT, OPT_JSON,
+    OPT_FORMAT,
 };
 /* clang-format on */
 

@@ -6,6 +6,7 @@ numoe_sources += \
 	cli/eval-logits.c \
 	cli/eval-perplexity.c \
 	cli/eval.c cli/eval.h \
+	cli/experts.c \
 	cli/files.c \
 	cli/inspect.c \
 	cli/interrupt.c \

@@ -210,6 +210,19 @@ static double rate(size_t n, double seconds)
     return seconds > 0 ? (double)n / seconds : 0;
 }
 
+/* What further copies of experts were good for. */
+static void report_replicas(const numoe_engine *engine)
+{
+    const numoe_replicas r = numoe_engine_replicas(engine);
+
+    if (r.n_copied > 0 && r.n_choice > 0) {
+        fprintf(stderr,
+                "replicas   %llu of %llu experts on several nodes served %.0f %% of choices\n",
+                (unsigned long long)r.n_copied, (unsigned long long)r.n_expert,
+                100 * (double)r.n_choice_copied / (double)r.n_choice);
+    }
+}
+
 void report_generation(numoe_engine *engine, const numoe_generate_result *r, size_t n_evaluated)
 {
     const numoe_engine_info *info = numoe_engine_get_info(engine);
@@ -228,4 +241,5 @@ void report_generation(numoe_engine *engine, const numoe_generate_result *r, siz
                 used_bps / possible_bps * 100, possible_bps * 1e-9);
     }
     fprintf(stderr, "\nload       %.2f s\n", info->load_seconds);
+    report_replicas(engine);
 }
