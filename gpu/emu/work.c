@@ -10,6 +10,7 @@
 #include "experts/experts.h"
 #include "experts/dispatch.h"
 #include "gpu/emu/emu.h"
+#include "kernels/select.h"
 #include "numa/gate.h"
 
 #define SPIN_NS 20000u
