@@ -89,7 +89,7 @@ static const float *rope_factors(const struct dense *d)
     return NULL;
 }
 
-static numoe_status init(struct dense *d, struct pools *pools, const struct topo *topo,
+static numoe_status init(struct dense *d, const struct pool_team *team, const struct topo *topo,
                          numoe_error *err)
 {
     const struct model_hparams *hp = &d->model->hp;
@@ -98,18 +98,19 @@ static numoe_status init(struct dense *d, struct pools *pools, const struct topo
     FORWARD_IF(mem_new(&d->token, d->max_tokens, sizeof *d->token, "batch", err));
     FORWARD_IF(mem_new(&d->logits_row, d->max_tokens, sizeof *d->logits_row, "batch", err));
     for (unsigned in = 0; in < d->n_node; in++) {
-        FORWARD_IF(node_arena_new(topo, in, "activations", &d->node[in].arena, err));
+        FORWARD_IF(node_arena_new(topo, team->node[in], "activations", &d->node[in].arena, err));
     }
     FORWARD_IF(shared_init(d, err));
     for (unsigned in = 0; in < d->n_node; in++) {
-        FORWARD_IF(node_init(d, in, pools_node_workers(pools, in), err));
+        FORWARD_IF(node_init(d, in, team->n_worker[in], err));
     }
     return NUMOE_OK;
 }
 
-numoe_status dense_new(const struct model *model, const struct store *store, struct pools *pools,
-                       const struct topo *topo, const struct kern *kern, unsigned max_tokens,
-                       struct dense **out, numoe_error *err)
+numoe_status dense_new(const struct model *model, const struct store *store,
+                       const struct pool_team *team, const struct topo *topo,
+                       const struct kern *kern, unsigned max_tokens, struct dense **out,
+                       numoe_error *err)
 {
     struct dense *d = NULL;
     FORWARD_IF(mem_new(&d, 1, sizeof *d, "dense half", err));
@@ -117,12 +118,12 @@ numoe_status dense_new(const struct model *model, const struct store *store, str
     d->store = store;
     d->kern = kern;
     d->max_tokens = max_tokens;
-    d->n_node = pools_n_node(pools);
+    d->n_node = team->n_node;
     d->partial_stride =
         attn_partial_stride(model->hp.attn == ATTN_MLA ? model->hp.kv_lora_rank : model->hp.n_v);
     const size_t max_chunk = ((size_t)kv_max_context(model) + KV_CHUNK - 1) / KV_CHUNK;
     d->partial_floats = MAX(PARTIAL_BYTES / sizeof(float), max_chunk * d->partial_stride);
-    numoe_status status = init(d, pools, topo, err);
+    numoe_status status = init(d, team, topo, err);
     if (status != NUMOE_OK) {
         dense_free(d);
         return status;

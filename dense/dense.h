@@ -21,9 +21,11 @@ struct dense_token {
     bool want_logits;
 };
 
-numoe_status dense_new(const struct model *model, const struct store *store, struct pools *pools,
-                       const struct topo *topo, const struct kern *kern, unsigned max_tokens,
-                       struct dense **out, numoe_error *err);
+/* For the nodes of a team, which the store is placed on; its nodes are counted as the team's. */
+numoe_status dense_new(const struct model *model, const struct store *store,
+                       const struct pool_team *team, const struct topo *topo,
+                       const struct kern *kern, unsigned max_tokens, struct dense **out,
+                       numoe_error *err);
 void dense_free(struct dense *d);
 
 /* Sets the batch, n <= max_tokens; copied. By the caller's thread, before the workers start. */

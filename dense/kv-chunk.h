@@ -19,10 +19,14 @@ struct kv_shape {
     size_t layer_bytes, chunk_bytes;
 };
 
-/* Memory of a chunk, of one cache or of several that begin alike. */
+/* Memory of a chunk, of one cache or of several that begin alike. Nobody writes into one that has
+ * several users, so its copies on other nodes, which form a ring, are equal; whoever writes leaves the
+ * ring. */
 struct kv_block {
     unsigned n_user;
     struct node_arena *arena;
+    uint8_t *data;
+    struct kv_block *twin; /* itself where there is no other */
 };
 
 struct kv_chunk {
@@ -32,6 +36,9 @@ struct kv_chunk {
 
 struct kv_cache {
     const struct topo *topo;
+    struct pools *pools;
+    int home;      /* a node, or KV_SPREAD */
+    bool is_mixed; /* shared chunks may be elsewhere */
     bool f16;
     unsigned n_ctx, n_chunk; /* n_chunk: allocated so far */
     unsigned n_ready;        /* positions up to here are written, or may be */

@@ -1,5 +1,6 @@
 /* Memory of KV caches: chunks come and go as a sequence grows and is cut, and are shared by
- * sequences that begin alike. What is written into them and by whom is attention's affair.
+ * sequences that begin alike, and move when a sequence is evaluated by other nodes. What is written
+ * into them and by whom is attention's affair.
  */
 #include "dense/kv.h"
 
@@ -27,8 +28,8 @@ static struct kv_shape shape_of(const struct model *model, bool f16)
     return s;
 }
 
-numoe_status kv_new(const struct model *model, const struct topo *topo, bool f16, unsigned n_ctx,
-                    struct kv_cache **out, numoe_error *err)
+numoe_status kv_new(const struct model *model, const struct topo *topo, struct pools *pools,
+                    bool f16, unsigned n_ctx, struct kv_cache **out, numoe_error *err)
 {
     struct kv_cache *kv = NULL;
     if (n_ctx > kv_max_context(model)) {
@@ -44,6 +45,8 @@ numoe_status kv_new(const struct model *model, const struct topo *topo, bool f16
         return status;
     }
     kv->topo = topo;
+    kv->pools = pools;
+    kv->home = KV_SPREAD;
     kv->f16 = f16;
     kv->n_ctx = n_ctx;
     kv->shape = shape_of(model, f16);
@@ -61,34 +64,51 @@ void kv_free(struct kv_cache *kv)
     mem_free(kv);
 }
 
-static numoe_status new_chunk(const struct kv_cache *kv, unsigned i, struct kv_chunk *out,
+/* Node of chunk i. */
+static unsigned node_of(const struct kv_cache *kv, int home, unsigned i)
+{
+    return home == KV_SPREAD ? i % pools_n_node(kv->pools) : (unsigned)home;
+}
+
+static numoe_status new_chunk(const struct kv_cache *kv, unsigned in, struct kv_chunk *out,
                               numoe_error *err)
 {
-    struct kv_chunk chunk;
-    const unsigned in = i % kv->topo->n_node;
-    FORWARD_IF(mem_new(&chunk.block, 1, sizeof *chunk.block, "KV cache", err));
-    chunk.block->n_user = 1;
-    numoe_status status = node_arena_new(kv->topo, in, "KV cache", &chunk.block->arena, err);
+    struct kv_block *block;
+    FORWARD_IF(mem_new(&block, 1, sizeof *block, "KV cache", err));
+    block->n_user = 1;
+    block->twin = block;
+    numoe_status status = node_arena_new(kv->topo, in, "KV cache", &block->arena, err);
     if (status != NUMOE_OK) {
         goto free_block;
     }
-    status = node_arena_alloc(chunk.block->arena, kv->shape.chunk_bytes, &chunk.data, err);
+    status = node_arena_alloc(block->arena, kv->shape.chunk_bytes, &block->data, err);
     if (status != NUMOE_OK) {
         goto free_arena;
     }
-    *out = chunk;
+    *out = (struct kv_chunk){.block = block, .data = block->data};
     return NUMOE_OK;
 
 free_arena:
-    node_arena_free(chunk.block->arena);
+    node_arena_free(block->arena);
 free_block:
-    mem_free(chunk.block);
+    mem_free(block);
     return status;
+}
+
+static void leave_twins(struct kv_block *block)
+{
+    struct kv_block *before = block;
+    while (before->twin != block) {
+        before = before->twin;
+    }
+    before->twin = block->twin;
+    block->twin = block;
 }
 
 static void drop_chunk(struct kv_chunk *chunk)
 {
     if (--chunk->block->n_user == 0) {
+        leave_twins(chunk->block);
         node_arena_free(chunk->block->arena);
         mem_free(chunk->block);
     }
@@ -98,14 +118,17 @@ static void drop_chunk(struct kv_chunk *chunk)
 static numoe_status own_chunk(struct kv_cache *kv, unsigned i, numoe_error *err)
 {
     struct kv_chunk copy;
+    const unsigned in = node_of(kv, kv->home, i);
     if (i == kv->n_chunk) {
-        FORWARD_IF(new_chunk(kv, i, &kv->chunk[i], err));
+        FORWARD_IF(new_chunk(kv, in, &kv->chunk[i], err));
         kv->n_chunk++;
     } else if (kv->chunk[i].block->n_user > 1) {
-        FORWARD_IF(new_chunk(kv, i, &copy, err));
+        FORWARD_IF(new_chunk(kv, in, &copy, err));
         memcpy(copy.data, kv->chunk[i].data, kv->shape.chunk_bytes);
         drop_chunk(&kv->chunk[i]);
         kv->chunk[i] = copy;
+    } else {
+        leave_twins(kv->chunk[i].block);
     }
     return NUMOE_OK;
 }
@@ -156,6 +179,7 @@ numoe_status kv_share(struct kv_cache *kv, const struct kv_cache *from, unsigned
         kv->n_chunk++;
     }
     kv->n_ready = n;
+    kv->is_mixed = true;
     return NUMOE_OK;
 }
 
@@ -168,6 +192,116 @@ double kv_bytes(const struct kv_cache *kv, unsigned n)
         sum += (double)kv->shape.chunk_bytes / n_user;
     }
     return sum;
+}
+
+/* ------------------------------------------------------------------ moving */
+
+struct move {
+    const struct kv_cache *kv;
+    struct kv_chunk *to; /* [n_chunk]; without a block: the chunk stays */
+};
+
+static bool is_new(const struct kv_chunk *to)
+{
+    return to->block != NULL && to->block->n_user == 1;
+}
+
+/* By workers of the node that it goes to: where pages cannot be bound, the first touch places them.
+ */
+static void copy_chunks(struct worker *w, void *arg)
+{
+    const struct move *move = arg;
+    uint32_t lo, hi; /* cache lines */
+    share_static((uint32_t)(move->kv->shape.chunk_bytes / CACHE_LINE_BYTES), w->iw, w->nw, &lo,
+                 &hi);
+    const size_t from = (size_t)lo * CACHE_LINE_BYTES, bytes = (size_t)(hi - lo) * CACHE_LINE_BYTES;
+    for (unsigned i = 0; i < move->kv->n_chunk; i++) {
+        const struct kv_chunk *to = &move->to[i];
+        if (is_new(to) && node_arena_node(to->block->arena) == w->in) {
+            memcpy(to->data + from, move->kv->chunk[i].data + from, bytes);
+        }
+    }
+}
+
+/* A copy of a shared chunk that somebody has brought to that node already. */
+static struct kv_block *find_twin(struct kv_block *block, unsigned in)
+{
+    struct kv_block *twin = block->twin;
+    while (twin != block && node_arena_node(twin->arena) != in) {
+        twin = twin->twin;
+    }
+    return twin == block ? NULL : twin;
+}
+
+static numoe_status find_home(const struct kv_cache *kv, unsigned i, unsigned in,
+                              struct kv_chunk *to, numoe_error *err)
+{
+    struct kv_block *block = kv->chunk[i].block;
+    if (node_arena_node(block->arena) == in) {
+        return NUMOE_OK;
+    }
+    struct kv_block *twin = find_twin(block, in);
+    if (twin == NULL) {
+        return new_chunk(kv, in, to, err);
+    }
+    twin->n_user++;
+    *to = (struct kv_chunk){.block = twin, .data = twin->data};
+    return NUMOE_OK;
+}
+
+/* The chunk changes places with its copy, which is a twin as long as others keep the original. */
+static void change_places(struct kv_chunk *chunk, struct kv_chunk *to)
+{
+    const struct kv_chunk old = *chunk;
+    if (is_new(to) && (old.block->n_user > 1 || old.block->twin != old.block)) {
+        to->block->twin = old.block->twin;
+        old.block->twin = to->block;
+    }
+    *chunk = *to;
+    *to = old;
+}
+
+numoe_status kv_move(struct kv_cache *kv, int home, numoe_error *err)
+{
+    struct move move = {.kv = kv};
+    numoe_status status = NUMOE_OK;
+    bool copies = false;
+    if (home == kv->home && !kv->is_mixed) {
+        return NUMOE_OK;
+    }
+    FORWARD_IF(mem_new(&move.to, MAX(kv->n_chunk, 1u), sizeof *move.to, "KV cache", err));
+    for (unsigned i = 0; status == NUMOE_OK && i < kv->n_chunk; i++) {
+        status = find_home(kv, i, node_of(kv, home, i), &move.to[i], err);
+        copies = copies || is_new(&move.to[i]);
+    }
+    if (status == NUMOE_OK && copies) {
+        pools_run(kv->pools, copy_chunks, &move);
+    }
+    for (unsigned i = 0; i < kv->n_chunk; i++) {
+        if (move.to[i].block != NULL) {
+            if (status == NUMOE_OK) {
+                change_places(&kv->chunk[i], &move.to[i]);
+            }
+            drop_chunk(&move.to[i]);
+        }
+    }
+    mem_free(move.to);
+    if (status == NUMOE_OK) {
+        kv->home = home;
+        kv->is_mixed = false;
+    }
+    return status;
+}
+
+void kv_stay(struct kv_cache *kv)
+{
+    kv->home = KV_SPREAD;
+    kv->is_mixed = false;
+}
+
+int kv_home(const struct kv_cache *kv)
+{
+    return kv->home;
 }
 
 unsigned kv_max_context(const struct model *model)

@@ -69,23 +69,25 @@ static numoe_status node_init(struct experts *e, unsigned in, unsigned n_worker,
     return act_init(&node->h_shared, arena, hp->n_ff_shared, e->max_tokens, e->h_shared, err);
 }
 
-static numoe_status init(struct experts *e, struct pools *pools, const struct topo *topo,
+static numoe_status init(struct experts *e, const struct pool_team *team, const struct topo *topo,
                          numoe_error *err)
 {
     FORWARD_IF(mem_new(&e->node, e->n_node, sizeof *e->node, "node buffers", err));
     for (unsigned in = 0; in < e->n_node; in++) {
-        FORWARD_IF(node_arena_new(topo, in, "expert activations", &e->node[in].arena, err));
+        FORWARD_IF(node_arena_new(topo, team->node[in], "expert activations", &e->node[in].arena,
+                                  err));
     }
     FORWARD_IF(shared_init(e, err));
     for (unsigned in = 0; in < e->n_node; in++) {
-        FORWARD_IF(node_init(e, in, pools_node_workers(pools, in), err));
+        FORWARD_IF(node_init(e, in, team->n_worker[in], err));
     }
     return NUMOE_OK;
 }
 
-numoe_status experts_new(const struct model *model, const struct store *store, struct pools *pools,
-                         const struct topo *topo, const struct kern *kern, unsigned max_tokens,
-                         struct experts **out, numoe_error *err)
+numoe_status experts_new(const struct model *model, const struct store *store,
+                         const struct pool_team *team, const struct topo *topo,
+                         const struct kern *kern, unsigned max_tokens, struct experts **out,
+                         numoe_error *err)
 {
     struct experts *e = NULL;
     FORWARD_IF(mem_new(&e, 1, sizeof *e, "expert runtime", err));
@@ -93,8 +95,8 @@ numoe_status experts_new(const struct model *model, const struct store *store, s
     e->store = store;
     e->kern = kern;
     e->max_tokens = max_tokens;
-    e->n_node = pools_n_node(pools);
-    numoe_status status = init(e, pools, topo, err);
+    e->n_node = team->n_node;
+    numoe_status status = init(e, team, topo, err);
     if (status != NUMOE_OK) {
         experts_free(e);
         return status;

@@ -19,9 +19,11 @@
 
 struct experts;
 
-numoe_status experts_new(const struct model *model, const struct store *store, struct pools *pools,
-                         const struct topo *topo, const struct kern *kern, unsigned max_tokens,
-                         struct experts **out, numoe_error *err);
+/* For the nodes of a team, which the store is placed on; its nodes are counted as the team's. */
+numoe_status experts_new(const struct model *model, const struct store *store,
+                         const struct pool_team *team, const struct topo *topo,
+                         const struct kern *kern, unsigned max_tokens, struct experts **out,
+                         numoe_error *err);
 void experts_free(struct experts *e);
 
 /* Adds what node in's workers have read of matrices so far. Between batches. */

@@ -30,7 +30,7 @@ struct experts_node {
     struct act h, h_shared;
     struct act given; /* [T, D] input that somebody else has written */
     float *deferred;  /* [T, D] sums that join one layer later, of the workers' own tokens */
-    uint64_t *count;    /* [n_layer, E] how often the experts were chosen; first node only */
+    uint64_t *count;    /* [n_layer, E] how often the experts were chosen; the team's first only */
     double *weight_sum; /* [n_layer, E] of their router weights then; likewise */
 };
 

@@ -43,6 +43,7 @@ struct pools {
     struct gate_patience barrier_patience, idle_patience, caller_patience;
     pool_fn *fn; /* Sync: written before start opens, read after; NULL: end */
     void *arg;
+    void *const *each; /* [n_node] instead of arg, for each node alone; NULL: all together */
     uint32_t run; /* number of the last run */
     struct pool_meet *meet;
 };
@@ -171,7 +172,8 @@ static int pin(const struct pool_thread *thread)
 }
 
 /* All workers pass the same starts and barriers of all, and between two of them those of their
- * node. */
+ * node. Which of several nodes' gates a thread sleeps on does not matter: threads and the nodes
+ * they share are a chain, so two neighbours at least wait for each other's, which opens. */
 static void wait_at(const struct worker *w, struct gate_word *word, uint32_t phase,
                     bool is_node_gate, const struct gate_patience *patience)
 {
@@ -208,6 +210,27 @@ static void finish(const struct worker *w, uint32_t run)
     }
 }
 
+static void run_alone(struct worker *w, pool_fn *fn, void *arg)
+{
+    struct worker alone = *w;
+    alone.in = 0;
+    alone.n_node = 1;
+    alone.ig = w->iw;
+    alone.ng = w->nw;
+    fn(&alone, arg);
+    w->node_phase = alone.node_phase;
+    w->share_epoch = alone.share_epoch;
+}
+
+static void run_program(struct worker *w, const struct pools *pools)
+{
+    if (pools->each == NULL) {
+        pools->fn(w, pools->arg);
+    } else if (pools->each[w->in] != NULL) {
+        run_alone(w, pools->fn, pools->each[w->in]);
+    }
+}
+
 static void work(void *start)
 {
     struct worker w = *(const struct worker *)start;
@@ -219,7 +242,7 @@ static void work(void *start)
         if (pools->fn == NULL) {
             return;
         }
-        pools->fn(&w, pools->arg);
+        run_program(&w, pools);
     }
 }
 
@@ -415,12 +438,38 @@ unsigned pools_node_workers(const struct pools *pools, unsigned in)
     return n;
 }
 
-void pools_run(struct pools *pools, pool_fn *fn, void *arg)
+static void run(struct pools *pools, pool_fn *fn, void *arg, void *const *each)
 {
     pools->fn = fn;
     pools->arg = arg;
+    pools->each = each;
     open_start(pools);
     gate_wait(&pools->meet->over, pools->run, &pools->caller_patience);
+}
+
+void pools_run(struct pools *pools, pool_fn *fn, void *arg)
+{
+    run(pools, fn, arg, NULL);
+}
+
+void pools_run_each(struct pools *pools, pool_fn *fn, void *const *arg)
+{
+    run(pools, fn, NULL, arg);
+}
+
+void pools_team(const struct pools *pools, struct pool_team *team)
+{
+    *team = (struct pool_team){.n_node = pools->n_node};
+    for (unsigned in = 0; in < pools->n_node; in++) {
+        team->node[in] = in;
+        team->n_worker[in] = pools_node_workers(pools, in);
+    }
+}
+
+void pools_team_alone(const struct pools *pools, unsigned in, struct pool_team *team)
+{
+    *team = (struct pool_team){
+        .n_node = 1, .node = {in}, .n_worker = {pools_node_workers(pools, in)}};
 }
 
 void worker_node_barrier(struct worker *w)
@@ -437,9 +486,13 @@ void worker_node_barrier(struct worker *w)
 void worker_all_barrier(struct worker *w)
 {
     struct pools *pools = w->pools;
+    if (w->n_node == 1) {
+        worker_node_barrier(w);
+        return;
+    }
     uint32_t phase = ++w->all_phase;
     bool node_complete = arrive(w, &w->gate->all_here, &group_of(w)->all_here, phase);
-    if (node_complete && (w->n_node == 1 || gate_arrive(&pools->meet->here, phase, w->n_node))) {
+    if (node_complete && gate_arrive(&pools->meet->here, phase, w->n_node)) {
         for (unsigned in = 0; in < w->n_node; in++) {
             gate_open(&pools->gate[in]->all_go, phase);
         }

@@ -7,6 +7,9 @@
  * workers wait for each other only at barriers, never in loops of their own.
  *
  * Barriers are hierarchical: within the node on node-local cache lines, then one line per node.
+ *
+ * pools_run_each() gives every node an argument of its own: its workers then see themselves as a
+ * machine of one node, and the nodes do not wait for each other before the end.
  */
 #ifndef NUMOE_NUMA_POOL_H
 #define NUMOE_NUMA_POOL_H
@@ -24,7 +27,7 @@ struct pools;
 struct pool_gate; /* one node's barriers and share cursors */
 
 struct worker {
-    unsigned in, n_node; /* its node (index into topo.node) of how many */
+    unsigned in, n_node; /* its node (index into topo.node) of how many; alone: 0 of 1 */
     unsigned iw, nw;     /* its index within the node, of how many */
     unsigned ig, ng;     /* its index over all nodes, of how many */
     struct pools *pools;
@@ -56,6 +59,20 @@ unsigned pools_node_workers(const struct pools *pools, unsigned in);
  * work itself). One caller at a time. */
 typedef void pool_fn(struct worker *w, void *arg);
 void pools_run(struct pools *pools, pool_fn *fn, void *arg);
+/* The same for each node alone, with arg[in], [n_node]: to fn, a worker's node is the only one
+ * (w->in 0, n_node 1, ig iw), and barriers of all are the node's. A node whose arg is NULL has
+ * nothing to do. */
+void pools_run_each(struct pools *pools, pool_fn *fn, void *const *arg);
+
+/* Nodes whose workers run a program together: all of pools_run, or one of pools_run_each. What a
+ * worker calls node i is node[i]. */
+struct pool_team {
+    unsigned n_node;
+    unsigned node[TOPO_MAX_NODE]; /* index into topo.node */
+    unsigned n_worker[TOPO_MAX_NODE];
+};
+void pools_team(const struct pools *pools, struct pool_team *team);
+void pools_team_alone(const struct pools *pools, unsigned in, struct pool_team *team);
 
 /* All workers of the node, of all nodes. What was written before is seen by all after. */
 void worker_node_barrier(struct worker *w);

@@ -40,6 +40,9 @@ static numoe_status check_params(const numoe_engine_params *params, numoe_error 
         return status_fail(err, NUMOE_E_INPUT, "%g percent for replicas: 0 to 10000 are possible",
                            params->replica_percent);
     }
+    if (params->mode < NUMOE_MODE_AUTO || params->mode > NUMOE_MODE_THROUGHPUT) {
+        return status_fail(err, NUMOE_E_INPUT, "mode %d is not known", (int)params->mode);
+    }
     if (params->kv_type < NUMOE_KV_AUTO || params->kv_type > NUMOE_KV_F16) {
         return status_fail(err, NUMOE_E_INPUT, "type %d of the KV cache is not known",
                            (int)params->kv_type);
@@ -126,6 +129,7 @@ static void fill_info(numoe_engine *e, double load_seconds)
         .n_ctx_train = m->hp.n_ctx_train,
         .n_node = pools_n_node(e->pools),
         .n_worker = pools_n_worker(e->pools),
+        .n_lane = step_max_lanes(e->step),
         .n_param = m->n_param,
         .weight_bytes = e->store->bytes,
         .active_bytes = m->active.dense + m->active.shared + m->active.routed,
@@ -272,7 +276,8 @@ static numoe_status engine_load(numoe_engine *e, const numoe_engine_params *para
         step_new(e->model, e->store, e->pools, e->topo, e->kern, e->chunk_tokens, &e->step, err));
     fill_info(e, clock_seconds() - start);
     log_opened(e);
-    return NUMOE_OK;
+    e->mode_now = NUMOE_MODE_LATENCY;
+    return numoe_engine_set_mode(e, params->mode, err);
 }
 
 numoe_status numoe_engine_open(const numoe_engine_params *params, numoe_engine **engine,

@@ -33,15 +33,20 @@ struct numoe_engine {
     double bandwidth_bps;
     bool bandwidth_known;
 
+    numoe_mode mode, mode_now; /* as asked for; of the last step, never AUTO */
+    unsigned n_other_mode;     /* AUTO: steps in a row that would rather have the other mode */
+    bool gave_up_lanes;        /* AUTO: there was no room for them */
+
     unsigned n_session;       /* open ones */
     uint64_t n_step;          /* serial number of the running step, for numoe_session.in_step */
-    struct step_token *token; /* [chunk_tokens] the batch of the running step */
-    struct span *span;        /* [chunk_tokens] whose they are: every span has a token */
+    struct step_token *token; /* [chunk_tokens of each lane] the batch of the running step */
+    struct span *span;        /* [the same] whose they are: every span has a token */
 };
 
 struct numoe_session {
     numoe_engine *engine;
     struct kv_cache *kv;
+    int lane; /* in this step: a node, or KV_SPREAD where all nodes work together */
     unsigned n_ctx;
     int32_t *id;             /* [cap]; [0, n_done) are evaluated, [n_done, n) pending */
     size_t n, n_done, cap;

@@ -3,6 +3,7 @@ core_sources += \
 	runtime/batch.c runtime/batch-seq.c runtime/batch-seq.h \
 	runtime/engine.c runtime/engine.h \
 	runtime/generate.c \
+	runtime/mode.c runtime/mode.h \
 	runtime/place.c runtime/place.h \
 	runtime/render.c \
 	runtime/sampler.c runtime/sampler.h \

@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "runtime/engine.h"
+#include "runtime/mode.h"
 
 #define SESSION_CAP_MIN 64u
 
@@ -29,7 +29,8 @@ numoe_status numoe_session_new(numoe_engine *engine, unsigned n_ctx, numoe_sessi
     if (status != NUMOE_OK) {
         goto free_session;
     }
-    status = kv_new(engine->model, engine->topo, engine->kv_f16, s->n_ctx, &s->kv, err);
+    status = kv_new(engine->model, engine->topo, engine->pools, engine->kv_f16, s->n_ctx, &s->kv,
+                    err);
     if (status != NUMOE_OK) {
         goto free_logits;
     }
@@ -177,18 +178,25 @@ static numoe_status check_sessions(numoe_engine *e, numoe_session *const *sessio
     return NUMOE_OK;
 }
 
-/* Puts the next tokens of s into the batch, as many as it has room for. */
-static void batch_add(numoe_engine *e, numoe_session *s, unsigned *n_token, unsigned *n_span)
+/* What is evaluated at once: tokens and spans of the engine. */
+struct batch {
+    bool in_lanes;
+    unsigned n_token, n_span;
+    unsigned lane_token[TOPO_MAX_NODE]; /* of them in each lane, in this order */
+};
+
+/* Puts the next tokens of s into the batch, as many as there is room for up to token `end`. */
+static void batch_add(numoe_engine *e, numoe_session *s, unsigned end, struct batch *b)
 {
-    unsigned n = (unsigned)MIN(s->n - s->n_done, (size_t)(e->chunk_tokens - *n_token));
+    unsigned n = (unsigned)MIN(s->n - s->n_done, (size_t)(end - b->n_token));
 
     if (n == 0) {
         return;
     }
-    e->span[(*n_span)++] = (struct span){.session = s, .first = *n_token, .n = n};
+    e->span[b->n_span++] = (struct span){.session = s, .first = b->n_token, .n = n};
     for (unsigned i = 0; i < n; i++) {
         size_t position = s->n_done + i;
-        e->token[(*n_token)++] = (struct step_token){
+        e->token[b->n_token++] = (struct step_token){
             .id = s->id[position],
             .position = (uint32_t)position,
             .kv = s->kv,
@@ -197,21 +205,72 @@ static void batch_add(numoe_engine *e, numoe_session *s, unsigned *n_token, unsi
     }
 }
 
-/* Who generates waits for one token, who reads a prompt for many: the former go first. */
-static void batch_build(numoe_engine *e, numoe_session *const *sessions, size_t n_session,
-                        unsigned *n_token, unsigned *n_span)
+/* Sessions of one lane. Who generates waits for one token, who reads a prompt for many: the former
+ * go first. */
+static void batch_add_lane(numoe_engine *e, numoe_session *const *sessions, size_t n_session,
+                           int lane, struct batch *b)
 {
-    *n_token = *n_span = 0;
+    const unsigned end = b->n_token + e->chunk_tokens;
+
     for (size_t i = 0; i < n_session; i++) {
-        if (numoe_session_pending(sessions[i]) == 1) {
-            batch_add(e, sessions[i], n_token, n_span);
+        if (sessions[i]->lane == lane && numoe_session_pending(sessions[i]) == 1) {
+            batch_add(e, sessions[i], end, b);
         }
     }
     for (size_t i = 0; i < n_session; i++) {
-        if (numoe_session_pending(sessions[i]) > 1) {
-            batch_add(e, sessions[i], n_token, n_span);
+        if (sessions[i]->lane == lane && numoe_session_pending(sessions[i]) > 1) {
+            batch_add(e, sessions[i], end, b);
         }
     }
+}
+
+static void batch_build(numoe_engine *e, numoe_session *const *sessions, size_t n_session,
+                        bool in_lanes, struct batch *b)
+{
+    *b = (struct batch){.in_lanes = in_lanes};
+    if (!in_lanes) {
+        for (size_t i = 0; i < n_session; i++) {
+            sessions[i]->lane = KV_SPREAD;
+        }
+        batch_add_lane(e, sessions, n_session, KV_SPREAD, b);
+        return;
+    }
+    mode_deal(e, sessions, n_session);
+    for (unsigned in = 0; in < e->info.n_lane; in++) {
+        const unsigned n_before = b->n_token;
+        batch_add_lane(e, sessions, n_session, (int)in, b);
+        b->lane_token[in] = b->n_token - n_before;
+    }
+}
+
+/* Caches where they are needed, and large enough. */
+static numoe_status batch_reserve(const numoe_engine *e, const struct batch *b, numoe_error *err)
+{
+    for (unsigned i = 0; i < b->n_span; i++) {
+        const struct span *span = &e->span[i];
+        const numoe_session *s = span->session;
+        FORWARD_IF(kv_move(s->kv, s->lane, err));
+        FORWARD_IF(kv_reserve(s->kv, (unsigned)s->n_done + span->n, err));
+    }
+    return NUMOE_OK;
+}
+
+static numoe_status batch_prepare(numoe_engine *e, numoe_session *const *sessions,
+                                  size_t n_session, struct batch *b, numoe_error *err)
+{
+    numoe_error why;
+    const bool in_lanes = mode_of_step(e, sessions, n_session);
+
+    batch_build(e, sessions, n_session, in_lanes, b);
+    numoe_status status = batch_reserve(e, b, &why);
+    if (status != NUMOE_OK && in_lanes && mode_give_up(e, &why)) {
+        batch_build(e, sessions, n_session, false, b);
+        status = batch_reserve(e, b, &why);
+    }
+    if (status != NUMOE_OK && err) {
+        *err = why;
+    }
+    return status;
 }
 
 static void publish_routes(const numoe_session *s, unsigned token, size_t position)
@@ -253,24 +312,26 @@ static void publish_span(const numoe_engine *e, const struct span *span)
 numoe_status numoe_step(numoe_engine *engine, numoe_session *const *sessions, size_t n_session,
                         numoe_error *err)
 {
-    unsigned n_token, n_span;
+    struct batch batch;
     bool routes = false;
 
     FORWARD_IF(check_sessions(engine, sessions, n_session, err));
-    batch_build(engine, sessions, n_session, &n_token, &n_span);
-    if (n_token == 0) {
+    FORWARD_IF(batch_prepare(engine, sessions, n_session, &batch, err));
+    if (batch.n_token == 0) {
         return NUMOE_OK;
     }
-    for (unsigned i = 0; i < n_span; i++) {
-        const struct span *span = &engine->span[i];
-        FORWARD_IF(kv_reserve(span->session->kv, (unsigned)span->session->n_done + span->n, err));
-        routes = routes || span->session->on_route;
+    for (unsigned i = 0; i < batch.n_span; i++) {
+        routes = routes || engine->span[i].session->on_route;
     }
     step_keep_routes(engine->step, routes);
     alloc_guard_begin("step");
-    step_run(engine->step, engine->token, n_token);
+    if (batch.in_lanes) {
+        step_run_lanes(engine->step, engine->token, batch.lane_token);
+    } else {
+        step_run(engine->step, engine->token, batch.n_token);
+    }
     alloc_guard_end();
-    for (unsigned i = 0; i < n_span; i++) {
+    for (unsigned i = 0; i < batch.n_span; i++) {
         publish_span(engine, &engine->span[i]);
     }
     return NUMOE_OK;

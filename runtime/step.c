@@ -8,20 +8,38 @@
  */
 #include "runtime/step.h"
 
+#include <string.h>
+
 #include "base/mem.h"
 #include "dense/dense.h"
 #include "experts/experts.h"
 
-struct step {
+/* A team of nodes with all it needs to evaluate a batch: all nodes together, or one as a lane. */
+struct team {
     const struct model *model;
-    struct pools *pools;
+    struct store *view; /* of a lane's node; NULL: the whole store */
     struct dense *dense;
     struct experts *experts;
     struct dense_token *tokens; /* [max_tokens] */
-    unsigned n;
+    unsigned first, n;          /* tokens [first, first + n) of the last batch */
 };
 
-static void walk_experts(struct step *s, struct worker *w, unsigned il)
+struct step {
+    const struct model *model;
+    const struct store *store;
+    struct pools *pools;
+    const struct topo *topo;
+    const struct kern *kern;
+    unsigned max_tokens;
+    struct team all;
+    struct team *lane; /* [n_lane], on the node of that number; NULL until they are wanted */
+    unsigned n_lane;
+    bool in_lanes; /* the last batch was theirs */
+    bool keep_routes;
+    uint64_t *count; /* [n_layer, n_expert] sum over all teams, as last asked for */
+};
+
+static void walk_experts(struct team *s, struct worker *w, unsigned il)
 {
     uint32_t lo, hi;
     const struct act *x = dense_ffn_input(s->dense, w, il, experts_want_q8(s->experts, il));
@@ -33,7 +51,7 @@ static void walk_experts(struct step *s, struct worker *w, unsigned il)
 
 static void walk(struct worker *w, void *arg)
 {
-    struct step *s = arg;
+    struct team *s = arg;
     alloc_guard_begin("a forward pass");
     dense_embed(s->dense, w);
     for (unsigned il = 0; il < s->model->hp.n_layer; il++) {
@@ -48,37 +66,84 @@ static void walk(struct worker *w, void *arg)
     alloc_guard_end();
 }
 
-void step_run(struct step *step, const struct step_token *tokens, unsigned n)
+static void begin(struct team *team, const struct step_token *tokens, unsigned first, unsigned n)
 {
     for (unsigned i = 0; i < n; i++) {
-        step->tokens[i] = (struct dense_token){.id = tokens[i].id,
-                                               .position = tokens[i].position,
-                                               .kv = tokens[i].kv,
-                                               .want_logits = tokens[i].want_logits};
+        const struct step_token *token = &tokens[first + i];
+        team->tokens[i] = (struct dense_token){.id = token->id,
+                                               .position = token->position,
+                                               .kv = token->kv,
+                                               .want_logits = token->want_logits};
     }
-    step->n = n;
-    dense_begin(step->dense, step->tokens, n);
+    team->first = first;
+    team->n = n;
+    dense_begin(team->dense, team->tokens, n);
+}
+
+void step_run(struct step *step, const struct step_token *tokens, unsigned n)
+{
+    step->in_lanes = false;
+    begin(&step->all, tokens, 0, n);
     if (n > 0) {
-        pools_run(step->pools, walk, step);
+        pools_run(step->pools, walk, &step->all);
     }
 }
 
-/* ------------------------------------------------------------------ set-up, results */
+void step_run_lanes(struct step *step, const struct step_token *tokens, const unsigned *n)
+{
+    void *arg[TOPO_MAX_NODE] = {NULL};
+    unsigned first = 0;
+    step->in_lanes = true;
+    for (unsigned in = 0; in < step->n_lane; in++) {
+        begin(&step->lane[in], tokens, first, n[in]);
+        first += n[in];
+        arg[in] = n[in] > 0 ? &step->lane[in] : NULL;
+    }
+    pools_run_each(step->pools, walk, arg);
+}
+
+/* ------------------------------------------------------------------ set-up */
+
+static numoe_status team_init(const struct step *s, const struct pool_team *nodes,
+                              struct team *team, numoe_error *err)
+{
+    const struct store *store = team->view != NULL ? team->view : s->store;
+    team->model = s->model;
+    FORWARD_IF(mem_new(&team->tokens, s->max_tokens, sizeof *team->tokens, "step", err));
+    FORWARD_IF(dense_new(s->model, store, nodes, s->topo, s->kern, s->max_tokens, &team->dense,
+                         err));
+    FORWARD_IF(experts_new(s->model, store, nodes, s->topo, s->kern, s->max_tokens,
+                           &team->experts, err));
+    experts_keep_routes(team->experts, s->keep_routes);
+    return NUMOE_OK;
+}
+
+static void team_fini(struct team *team)
+{
+    experts_free(team->experts);
+    dense_free(team->dense);
+    store_view_free(team->view);
+    mem_free(team->tokens);
+}
 
 numoe_status step_new(const struct model *model, const struct store *store, struct pools *pools,
                       const struct topo *topo, const struct kern *kern, unsigned max_tokens,
                       struct step **out, numoe_error *err)
 {
     struct step *s = NULL;
+    struct pool_team nodes;
+    const size_t n_count = (size_t)model->hp.n_layer * model->hp.n_expert;
     FORWARD_IF(mem_new(&s, 1, sizeof *s, "step", err));
     s->model = model;
+    s->store = store;
     s->pools = pools;
-    numoe_status status = mem_new(&s->tokens, max_tokens, sizeof *s->tokens, "step", err);
+    s->topo = topo;
+    s->kern = kern;
+    s->max_tokens = max_tokens;
+    pools_team(pools, &nodes);
+    numoe_status status = mem_new(&s->count, MAX(n_count, 1u), sizeof *s->count, "step", err);
     if (status == NUMOE_OK) {
-        status = dense_new(model, store, pools, topo, kern, max_tokens, &s->dense, err);
-    }
-    if (status == NUMOE_OK) {
-        status = experts_new(model, store, pools, topo, kern, max_tokens, &s->experts, err);
+        status = team_init(s, &nodes, &s->all, err);
     }
     if (status != NUMOE_OK) {
         step_free(s);
@@ -88,46 +153,134 @@ numoe_status step_new(const struct model *model, const struct store *store, stru
     return NUMOE_OK;
 }
 
+static void free_lanes(struct team *lane, unsigned n_lane)
+{
+    for (unsigned in = 0; lane != NULL && in < n_lane; in++) {
+        team_fini(&lane[in]);
+    }
+    mem_free(lane);
+}
+
 void step_free(struct step *step)
 {
     if (step == NULL) {
         return;
     }
-    experts_free(step->experts);
-    dense_free(step->dense);
-    mem_free(step->tokens);
+    free_lanes(step->lane, step->n_lane);
+    team_fini(&step->all);
+    mem_free(step->count);
     mem_free(step);
+}
+
+unsigned step_max_lanes(const struct step *step)
+{
+    const unsigned n_node = pools_n_node(step->pools);
+    unsigned in = 0;
+    while (in < n_node && store_is_whole(step->store, in)) {
+        in++;
+    }
+    return in == n_node ? n_node : 0;
+}
+
+static numoe_status lane_init(const struct step *s, unsigned in, struct team *lane,
+                              numoe_error *err)
+{
+    struct pool_team nodes;
+    pools_team_alone(s->pools, in, &nodes);
+    FORWARD_IF(store_view_new(s->store, in, &lane->view, err));
+    return team_init(s, &nodes, lane, err);
+}
+
+numoe_status step_make_lanes(struct step *step, numoe_error *err)
+{
+    const unsigned n_lane = step_max_lanes(step);
+    struct team *lane = NULL;
+    if (step->lane != NULL) {
+        return NUMOE_OK;
+    }
+    FORWARD_IF(mem_new(&lane, n_lane, sizeof *lane, "step", err));
+    for (unsigned in = 0; in < n_lane; in++) {
+        numoe_status status = lane_init(step, in, &lane[in], err);
+        if (status != NUMOE_OK) {
+            free_lanes(lane, n_lane);
+            return status;
+        }
+    }
+    step->lane = lane;
+    step->n_lane = n_lane;
+    return NUMOE_OK;
+}
+
+/* ------------------------------------------------------------------ results */
+
+/* The team that evaluated token i of the last batch; *at: its number there. */
+static const struct team *team_of(const struct step *step, unsigned i, unsigned *at)
+{
+    const struct team *team = &step->all;
+    for (unsigned in = 0; step->in_lanes && in < step->n_lane; in++) {
+        if (step->lane[in].first <= i) {
+            team = &step->lane[in];
+        }
+    }
+    *at = i - team->first;
+    return team;
 }
 
 void step_keep_routes(struct step *step, bool on)
 {
-    experts_keep_routes(step->experts, on);
+    step->keep_routes = on;
+    experts_keep_routes(step->all.experts, on);
+    for (unsigned in = 0; in < step->n_lane; in++) {
+        experts_keep_routes(step->lane[in].experts, on);
+    }
 }
 
 const float *step_logits(const struct step *step, unsigned i)
 {
-    return dense_logits(step->dense, i);
+    unsigned at;
+    const struct team *team = team_of(step, i, &at);
+    return dense_logits(team->dense, at);
 }
 
 bool step_route(const struct step *step, unsigned il, unsigned i, const int32_t **ids,
                 const float **weights, unsigned *k)
 {
-    return i < step->n && experts_get_route(step->experts, il, i, ids, weights, k);
+    unsigned at;
+    const struct team *team = team_of(step, i, &at);
+    return at < team->n && experts_get_route(team->experts, il, at, ids, weights, k);
+}
+
+static void add_traffic(const struct team *team, unsigned in, struct traffic *sum)
+{
+    dense_add_traffic(team->dense, in, sum);
+    experts_add_traffic(team->experts, in, sum);
 }
 
 void step_traffic(const struct step *step, unsigned in, uint64_t *local_bytes,
                   uint64_t *remote_bytes)
 {
     struct traffic sum = {0};
-    dense_add_traffic(step->dense, in, &sum);
-    experts_add_traffic(step->experts, in, &sum);
+    add_traffic(&step->all, in, &sum);
+    if (in < step->n_lane) {
+        add_traffic(&step->lane[in], 0, &sum);
+    }
     *local_bytes = sum.local_bytes;
     *remote_bytes = sum.remote_bytes;
 }
 
 const uint64_t *step_expert_counts(const struct step *step)
 {
-    return experts_counts(step->experts);
+    const size_t n = (size_t)step->model->hp.n_layer * step->model->hp.n_expert;
+    if (n > 0) {
+        memcpy(step->count, experts_counts(step->all.experts), n * sizeof *step->count);
+    }
+    for (unsigned in = 0; in < step->n_lane; in++) {
+        const uint64_t *count = experts_counts(step->lane[in].experts);
+        for (size_t i = 0; i < n; i++) {
+            step->count[i] += count[i];
+        }
+    }
+    return step->count;
 }
 
 void step_add_stats(const struct step *step, struct expert_stats *stats)

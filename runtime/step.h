@@ -1,6 +1,9 @@
 /* One forward pass: a batch of tokens of any number of sequences goes through all layers. This is the
  * file to read first: runtime/step.c is the life of a token on one screen.
  *
+ * A batch is evaluated by all nodes together (latency), or, where every node has all weights, each
+ * node evaluates a batch of its own without waiting for the others (lanes: throughput).
+ *
  * Every worker of every node runs the same flat program (SPMD) and meets the others only where data
  * crosses workers. The residual stream x [T, D] is kept once per node, computed by each node for
  * itself from the same inputs in the same order: what crosses nodes is the output vectors of sliced
@@ -32,19 +35,28 @@ numoe_status step_new(const struct model *model, const struct store *store, stru
                       struct step **out, numoe_error *err);
 void step_free(struct step *step);
 
+/* How many lanes there can be: one a node, or 0 where a node lacks some weights. */
+unsigned step_max_lanes(const struct step *step);
+/* Buffers of the lanes, which step_run_lanes() needs; of max_tokens each. NUMOE_E_MEMORY leaves the
+ * step as it was. Nothing is done where they are there. */
+numoe_status step_make_lanes(struct step *step, numoe_error *err);
+
 /* Routing of the last batch is kept only while this is on (a copy per layer). */
 void step_keep_routes(struct step *step, bool on);
 
 /* Evaluates tokens [n]; cannot fail. Afterwards logits of token i (where wanted) are at
  * step_logits(i), [V], until the next run; routes at step_route(). */
 void step_run(struct step *step, const struct step_token *tokens, unsigned n);
+/* The same for n[in] tokens, [lanes], of the lane on node in; those of lane 0 come first. Caches are best on
+ * the lane's node (kv_move). */
+void step_run_lanes(struct step *step, const struct step_token *tokens, const unsigned *n);
 const float *step_logits(const struct step *step, unsigned i);
 /* ids [k], weights [k] of token i in MoE layer il; false for dense layers. */
 bool step_route(const struct step *step, unsigned il, unsigned i, const int32_t **ids,
                 const float **weights, unsigned *k);
 
 /* What a node's workers have read of matrices so far, and how many tokens chose each expert,
- * [n_layer, n_expert]. */
+ * [n_layer, n_expert], valid until asked again; together and in lanes. */
 void step_traffic(const struct step *step, unsigned in, uint64_t *local_bytes,
                   uint64_t *remote_bytes);
 const uint64_t *step_expert_counts(const struct step *step);

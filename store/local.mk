@@ -14,4 +14,5 @@ core_sources += \
 	store/stats.c store/stats.h \
 	store/store.c store/store.h \
 	store/unit.c \
+	store/view.c \
 	store/weight.c store/weight.h

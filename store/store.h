@@ -28,6 +28,14 @@ numoe_status store_load(const struct model *model, const struct shapes *shapes,
                         struct store **out, numoe_error *err);
 void store_free(struct store *store);
 
+/* Whether node in has every weight whole, so that its workers could compute alone. */
+bool store_is_whole(const struct store *store, unsigned in);
+/* The weights of such a node as a store of one node, which computes all rows. The same memory: the
+ * store must outlive it. store_view_free(). */
+numoe_status store_view_new(const struct store *store, unsigned in, struct store **out,
+                            numoe_error *err);
+void store_view_free(struct store *view);
+
 /* Where the pages of node in's weights are, against where they should be. */
 void store_audit(const struct store *store, const struct topo *topo, unsigned in,
                  struct audit *sum);

@@ -92,6 +92,16 @@ typedef enum numoe_placement {
     NUMOE_PLACEMENT_INTERLEAVE, /* dealt to the nodes in small pieces: to compare with */
 } numoe_placement;
 
+/* How the nodes of a machine work on several sequences; results are the same to the bit. Where every
+ * node has all weights (REPLICATE, or one node), each can evaluate sequences of its own, with their KV
+ * caches in its memory, and waits for no other: more tokens a second over all sequences, fewer for
+ * each. */
+typedef enum numoe_mode {
+    NUMOE_MODE_AUTO = 0,   /* THROUGHPUT while there is a sequence for each node, if it is possible */
+    NUMOE_MODE_LATENCY,    /* all nodes work on each token */
+    NUMOE_MODE_THROUGHPUT, /* each node has its own sequences */
+} numoe_mode;
+
 /* Called while a model loads, from the thread that opens it, some ten times a second. */
 typedef void (*numoe_progress_fn)(void *arg, uint64_t done_bytes, uint64_t total_bytes);
 
@@ -99,7 +109,7 @@ typedef struct numoe_engine_params {
     const char *model_path;      /* a GGUF file, of a split one the first part; NULL: the bundled model */
     const char *topology;        /* NULL: this machine; an hwloc synthetic string or XML file otherwise */
     unsigned n_thread;           /* workers over all nodes; 0: one per allowed physical core */
-    unsigned chunk_tokens;       /* most tokens evaluated together; 0: 512 */
+    unsigned chunk_tokens;       /* most tokens evaluated together (THROUGHPUT: by a node); 0: 512 */
     unsigned min_ctx;            /* refuses, before weights are read, a model with a shorter context */
     numoe_kv_type kv_type;
     numoe_placement placement;
@@ -107,6 +117,7 @@ typedef struct numoe_engine_params {
     double replica_percent;      /* ... or, if above 0, percent of one copy of all weights */
     const char *expert_stats;    /* NULL, or a file that numoe_stats_open() takes */
     const char *plan;            /* NULL, or a file that numoe_plan_print() wrote: instead of all this */
+    numoe_mode mode;             /* THROUGHPUT is refused where numoe_engine_set_mode() would */
     const char *chat_template;   /* in place of the file's own (NULL): a built-in name or a text */
     numoe_progress_fn progress;  /* may be NULL */
     void *progress_arg;
@@ -140,6 +151,7 @@ typedef struct numoe_engine_info {
     unsigned n_layer, n_expert, n_expert_used, n_vocab, n_embd;
     unsigned n_ctx_train;        /* longest context the model was trained for */
     unsigned n_node, n_worker;   /* nodes and workers used */
+    unsigned n_lane;             /* nodes that can have sequences of their own; 0: no THROUGHPUT */
     uint64_t n_param;
     uint64_t weight_bytes;       /* as placed, all copies */
     uint64_t active_bytes;       /* weight bytes read per decoded token */
@@ -155,6 +167,14 @@ NUMOE_API const numoe_engine_info *numoe_engine_get_info(const numoe_engine *eng
  * workers together. Measured on the first call (about 0.3 s), remembered afterwards; 0 where there was no
  * memory to measure with (a warning is logged). */
 NUMOE_API double numoe_engine_bandwidth(numoe_engine *engine);
+
+/* Changes the mode, from the next step on; sessions stay as they are. A KV cache is copied to where
+ * the mode wants it when its session is evaluated next. NUMOE_E_INPUT where a node lacks weights for
+ * THROUGHPUT, NUMOE_E_MEMORY where there is no room for the nodes' buffers: the mode stays. */
+NUMOE_API numoe_status numoe_engine_set_mode(numoe_engine *engine, numoe_mode mode,
+                                             numoe_error *err);
+/* The mode of the last step: never AUTO. */
+NUMOE_API numoe_mode numoe_engine_mode(const numoe_engine *engine);
 
 /* Writes to `out` how numoe_engine_open() would place the model, and why: in words, or as
  * JSON that params.plan takes. Reads no weights. */
@@ -324,7 +344,7 @@ typedef void (*numoe_route_fn)(void *arg, unsigned layer, size_t position, unsig
 NUMOE_API void numoe_session_on_route(numoe_session *session, numoe_route_fn fn, void *arg);
 
 /* Evaluates up to chunk_tokens pending tokens of the given sessions in one pass over the weights
- * (decode tokens first, then prompts in order). Call it until nothing is pending. The result of a
+ * (decode tokens first, then prompts in order); in THROUGHPUT mode so many on each node. Call it until nothing is pending. The result of a
  * sequence does not depend on what else is in the batch, on chunking, or on the number of workers. */
 NUMOE_API numoe_status numoe_step(numoe_engine *engine, numoe_session *const *sessions,
                                   size_t n_session, numoe_error *err);

@@ -133,15 +133,23 @@ static struct topo *three_nodes(void)
     return topo;
 }
 
+static struct pools *make_pools(const struct topo *topo)
+{
+    struct pools *pools = NULL;
+    cr_assert_eq(pools_new(topo, 0, &pools, NULL), NUMOE_OK);
+    return pools;
+}
+
 Test(kv, grows_and_shrinks_by_chunks)
 {
     struct model *model = open_model("tests/data/fixtures/deepseek3-a/deepseek3-a-f32.gguf");
     struct topo *topo = three_nodes();
+    struct pools *pools = make_pools(topo);
     struct kv_cache *kv = NULL;
     numoe_error err = {0};
-    cr_assert_eq(kv_new(model, topo, false, (1u << 20) + 1, &kv, &err), NUMOE_E_INPUT_CONTEXT);
+    cr_assert_eq(kv_new(model, topo, pools, false, (1u << 20) + 1, &kv, &err), NUMOE_E_INPUT_CONTEXT);
     cr_assert_null(kv);
-    cr_assert_eq(kv_new(model, topo, false, 1000, &kv, &err), NUMOE_OK);
+    cr_assert_eq(kv_new(model, topo, pools, false, 1000, &kv, &err), NUMOE_OK);
     cr_assert_eq(kv->n_chunk, 0);
     cr_assert_eq(kv_reserve(kv, 1, &err), NUMOE_OK);
     cr_assert_eq(kv->n_chunk, 1);
@@ -159,6 +167,7 @@ Test(kv, grows_and_shrinks_by_chunks)
     cr_assert_not_null(strstr(err.text, "1001"));
     cr_assert_eq(kv->n_chunk, 2);
     kv_free(kv);
+    pools_free(pools);
     topo_free(topo);
     model_close(model);
 }
@@ -177,10 +186,11 @@ Test(kv, heads_do_not_overlap)
 {
     struct model *model = open_model("tests/data/fixtures/mixtral-a/mixtral-a-f32.gguf");
     struct topo *topo = three_nodes();
+    struct pools *pools = make_pools(topo);
     struct kv_cache *kv = NULL;
     const size_t rows = KV_CHUNK * 8;
     cr_assert_eq(kv_token_bytes(model, true), 3 * 2 * (8 + 8) * 2);
-    cr_assert_eq(kv_new(model, topo, true, 2 * KV_CHUNK, &kv, NULL), NUMOE_OK);
+    cr_assert_eq(kv_new(model, topo, pools, true, 2 * KV_CHUNK, &kv, NULL), NUMOE_OK);
     cr_assert_eq(kv_reserve(kv, 2 * KV_CHUNK, NULL), NUMOE_OK);
     uint16_t *base = kv_keys(kv, 1, 1, 0);
     cr_assert_eq((uint16_t *)kv_keys(kv, 1, 1, 1), base + rows);
@@ -189,6 +199,81 @@ Test(kv, heads_do_not_overlap)
     cr_assert_eq((uint16_t *)kv_keys(kv, 2, 1, 0), base + 4 * rows);
     cr_assert_eq(kv_value_stride(kv), 8);
     kv_free(kv);
+    pools_free(pools);
+    topo_free(topo);
+    model_close(model);
+}
+
+static void check_nodes(const struct kv_cache *kv, unsigned n, const unsigned *want)
+{
+    cr_assert_eq(kv->n_chunk, n);
+    for (unsigned ic = 0; ic < n; ic++) {
+        cr_expect_eq(node_arena_node(kv->chunk[ic].arena), want[ic], "chunk %u is on node %u", ic,
+                     node_arena_node(kv->chunk[ic].arena));
+    }
+}
+
+/* To one node, on to another, growing there, and back to all. */
+Test(kv, moves_with_what_is_in_it)
+{
+    struct model *model = open_model("tests/data/fixtures/mixtral-a/mixtral-a-f32.gguf");
+    struct topo *topo = three_nodes();
+    struct pools *pools = make_pools(topo);
+    struct kv_cache *kv = NULL;
+    cr_assert_eq(kv_new(model, topo, pools, true, 5 * KV_CHUNK, &kv, NULL), NUMOE_OK);
+    cr_assert_eq(kv_home(kv), KV_SPREAD);
+    cr_assert_eq(kv_reserve(kv, 4 * KV_CHUNK, NULL), NUMOE_OK);
+    check_nodes(kv, 4, (unsigned[]){0, 1, 2, 0});
+    const size_t bytes = kv->shape.chunk_bytes;
+    uint8_t *want = malloc(4 * bytes);
+    for (size_t i = 0; i < 4 * bytes; i++) {
+        want[i] = kv->chunk[i / bytes].data[i % bytes] = (uint8_t)(i * 2654435761u >> 24);
+    }
+    const uint8_t *stays = kv->chunk[1].data;
+    cr_assert_eq(kv_move(kv, 1, NULL), NUMOE_OK);
+    cr_assert_eq(kv_home(kv), 1);
+    check_nodes(kv, 4, (unsigned[]){1, 1, 1, 1});
+    cr_assert_eq(kv->chunk[1].data, stays, "what is at home is not copied");
+    cr_assert_eq(kv_reserve(kv, 4 * KV_CHUNK + 1, NULL), NUMOE_OK);
+    cr_assert_eq(kv_move(kv, 2, NULL), NUMOE_OK);
+    check_nodes(kv, 5, (unsigned[]){2, 2, 2, 2, 2});
+    cr_assert_eq(kv_move(kv, KV_SPREAD, NULL), NUMOE_OK);
+    check_nodes(kv, 5, (unsigned[]){0, 1, 2, 0, 1});
+    for (unsigned ic = 0; ic < 4; ic++) {
+        cr_expect_arr_eq(kv->chunk[ic].data, want + ic * bytes, bytes, "chunk %u", ic);
+    }
+    kv_truncate(kv, 0);
+    cr_assert_eq(kv_move(kv, 2, NULL), NUMOE_OK);
+    cr_assert_eq(kv_reserve(kv, 1, NULL), NUMOE_OK);
+    check_nodes(kv, 1, (unsigned[]){2});
+    free(want);
+    kv_free(kv);
+    pools_free(pools);
+    topo_free(topo);
+    model_close(model);
+}
+
+/* A node that is full: nothing has moved, and nothing is lost. */
+Test(kv, stays_where_there_is_no_room)
+{
+    struct model *model = open_model("tests/data/fixtures/mixtral-a/mixtral-a-f32.gguf");
+    struct topo *topo = three_nodes();
+    struct pools *pools = make_pools(topo);
+    struct kv_cache *kv = NULL;
+    numoe_error err = {0};
+    cr_assert_eq(kv_new(model, topo, pools, true, 9 * KV_CHUNK, &kv, NULL), NUMOE_OK);
+    cr_assert_eq(kv_reserve(kv, 9 * KV_CHUNK, NULL), NUMOE_OK);
+    topo->node[1].available_bytes = 8 * kv->shape.chunk_bytes;
+    kv->chunk[8].data[0] = 42;
+    cr_assert_eq(kv_move(kv, 1, &err), NUMOE_E_MEMORY);
+    cr_assert_not_null(strstr(err.text, "node 1"), "%s", err.text);
+    cr_assert_eq(kv_home(kv), KV_SPREAD);
+    check_nodes(kv, 9, (unsigned[]){0, 1, 2, 0, 1, 2, 0, 1, 2});
+    cr_assert_eq(kv->chunk[8].data[0], 42);
+    cr_assert_eq(kv_move(kv, 0, &err), NUMOE_OK);
+    cr_assert_eq(kv->chunk[8].data[0], 42);
+    kv_free(kv);
+    pools_free(pools);
     topo_free(topo);
     model_close(model);
 }
@@ -215,13 +300,14 @@ static void attend_all_layers(struct worker *w, void *arg)
 static float *attention_logits(struct rig *rig, unsigned n, unsigned n_pair, unsigned q_tokens)
 {
     struct attention_run run = {.rig = rig};
+    struct pool_team team;
     struct dense_token *token = calloc(n, sizeof *token);
     struct kv_cache *kv = rig_cache(rig, false, n);
     const size_t n_logits = (size_t)n * rig->model->hp.n_vocab;
     float *logits = malloc(n_logits * sizeof *logits);
-    cr_assert_eq(
-        dense_new(rig->model, rig->store, rig->pools, rig->topo, rig->kern, n, &run.dense, NULL),
-        NUMOE_OK);
+    pools_team(rig->pools, &team);
+    cr_assert_eq(dense_new(rig->model, rig->store, &team, rig->topo, rig->kern, n, &run.dense, NULL),
+                 NUMOE_OK);
     for (unsigned t = 0; t < n; t++) {
         token[t] = (struct dense_token){
             .id = (int32_t)(t * 37 % 500), .position = t, .kv = kv, .want_logits = true};

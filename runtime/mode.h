@@ -1,0 +1,20 @@
+/* Latency or throughput: whether all nodes evaluate a batch together or each one of its own (a
+ * lane), and which session is in which lane. Decides; moves and evaluates nothing.
+ */
+#ifndef NUMOE_RUNTIME_MODE_H
+#define NUMOE_RUNTIME_MODE_H
+
+#include "runtime/engine.h"
+
+/* Whether a step over sessions [n] is taken in lanes, which the engine is then ready for. Cannot
+ * fail: AUTO stays with LATENCY, and says so once, where the lanes have no room. */
+bool mode_of_step(numoe_engine *engine, numoe_session *const *sessions, size_t n);
+
+/* Where a cache or buffer had no room in throughput mode: whether the step may be tried with all
+ * nodes together, as from now on. */
+bool mode_give_up(numoe_engine *engine, const numoe_error *err);
+
+/* Sets session.lane of all sessions [n] that have work. */
+void mode_deal(const numoe_engine *engine, numoe_session *const *sessions, size_t n);
+
+#endif
