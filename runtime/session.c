@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/log.h"
 #include "runtime/mode.h"
 
 #define SESSION_CAP_MIN 64u
@@ -243,13 +244,30 @@ static void batch_build(numoe_engine *e, numoe_session *const *sessions, size_t 
     }
 }
 
+/* A lane's cache must be on its node. Together, nodes can do with one that lies otherwise. */
+static numoe_status move_cache(const numoe_session *s, numoe_error *err)
+{
+    numoe_error why;
+    numoe_status status = kv_move(s->kv, s->lane, &why);
+
+    if (status != NUMOE_OK && s->lane == KV_SPREAD) {
+        log_warn("a KV cache stays on one node, where it is slower to read: %s", why.text);
+        kv_stay(s->kv);
+        return NUMOE_OK;
+    }
+    if (status != NUMOE_OK && err) {
+        *err = why;
+    }
+    return status;
+}
+
 /* Caches where they are needed, and large enough. */
 static numoe_status batch_reserve(const numoe_engine *e, const struct batch *b, numoe_error *err)
 {
     for (unsigned i = 0; i < b->n_span; i++) {
         const struct span *span = &e->span[i];
         const numoe_session *s = span->session;
-        FORWARD_IF(kv_move(s->kv, s->lane, err));
+        FORWARD_IF(move_cache(s, err));
         FORWARD_IF(kv_reserve(s->kv, (unsigned)s->n_done + span->n, err));
     }
     return NUMOE_OK;

@@ -285,5 +285,8 @@ const uint64_t *step_expert_counts(const struct step *step)
 
 void step_add_stats(const struct step *step, struct expert_stats *stats)
 {
-    experts_add_stats(step->experts, stats);
+    experts_add_stats(step->all.experts, stats);
+    for (unsigned in = 0; in < step->n_lane; in++) {
+        experts_add_stats(step->lane[in].experts, stats);
+    }
 }

@@ -4,6 +4,7 @@
  *
  * Each round writes with plain stores what other workers read after a barrier, then overwrites it
  * after the next: a barrier that lets anybody through early is a data race here, and a wrong sum.
+ * Runs of all nodes together and of each alone take turns.
  */
 #include <stdbool.h>
 #include <stdint.h>
@@ -25,6 +26,7 @@ struct round_state {
     uint32_t taken[MAX_NODE][N_ITEM]; /* how often share_next gave the item out, per node */
     uint32_t mine[MAX_WORKER];        /* written by worker ig, read by all */
     bool bad[MAX_WORKER];
+    uint32_t n_round;
 };
 
 static void take_items(struct round_state *s, struct worker *w, uint32_t grain)
@@ -63,7 +65,7 @@ static void rounds(struct worker *w, void *arg)
 {
     struct round_state *s = arg;
     bool good = true;
-    for (uint32_t round = 0; round < N_ROUND; round++) {
+    for (uint32_t round = 0; round < s->n_round; round++) {
         take_items(s, w, 1 + round % 7);
         worker_node_barrier(w);
         good = all_taken(s, w, round + 1) && good;
@@ -75,16 +77,48 @@ static void rounds(struct worker *w, void *arg)
     s->bad[w->ig] = !good;
 }
 
-static bool run_rounds(struct pools *pools)
+static bool is_good(const struct round_state *s)
+{
+    for (unsigned ig = 0; ig < MAX_WORKER; ig++) {
+        if (s->bad[ig]) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static bool run_together(struct pools *pools)
 {
     static struct round_state s;
+    memset(&s, 0, sizeof s);
+    s.n_round = N_ROUND;
+    pools_run(pools, rounds, &s);
+    return is_good(&s);
+}
+
+/* Each node another number of rounds, the first one none at all in every other run. */
+static bool run_each(struct pools *pools, unsigned run)
+{
+    static struct round_state s[MAX_NODE];
+    void *arg[MAX_NODE];
+    bool good = true;
+    memset(s, 0, sizeof s);
+    for (unsigned in = 0; in < MAX_NODE; in++) {
+        s[in].n_round = N_ROUND / (in + 1);
+        arg[in] = in > 0 || run % 2 == 0 ? &s[in] : NULL;
+    }
+    pools_run_each(pools, rounds, arg);
+    for (unsigned in = 0; in < MAX_NODE; in++) {
+        good = good && is_good(&s[in]);
+    }
+    return good;
+}
+
+static bool run_rounds(struct pools *pools)
+{
     for (unsigned run = 0; run < N_RUN; run++) {
-        memset(&s, 0, sizeof s);
-        pools_run(pools, rounds, &s);
-        for (unsigned ig = 0; ig < pools_n_worker(pools); ig++) {
-            if (s.bad[ig]) {
-                return false;
-            }
+        if (!run_together(pools) || !run_each(pools, run)) {
+            return false;
         }
         if (run % 4 == 0) { /* long enough for the workers to park */
             nanosleep(&(struct timespec){0, 30000000}, NULL);

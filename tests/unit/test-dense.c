@@ -208,8 +208,8 @@ static void check_nodes(const struct kv_cache *kv, unsigned n, const unsigned *w
 {
     cr_assert_eq(kv->n_chunk, n);
     for (unsigned ic = 0; ic < n; ic++) {
-        cr_expect_eq(node_arena_node(kv->chunk[ic].arena), want[ic], "chunk %u is on node %u", ic,
-                     node_arena_node(kv->chunk[ic].arena));
+        cr_expect_eq(node_arena_node(kv->chunk[ic].block->arena), want[ic], "chunk %u is on node %u", ic,
+                     node_arena_node(kv->chunk[ic].block->arena));
     }
 }
 

@@ -25,7 +25,8 @@
 #include "numa/strand.h"
 #include "tests/unit/testdata.h"
 
-#define MAX_ITEM 5000
+#define MAX_ITEM  5000
+#define MAX_ALONE 9 /* workers of a node that works alone, and one that is not there */
 
 static void drop_log(void *arg, numoe_log_level level, const char *line)
 {
@@ -168,6 +169,90 @@ Test(pool, workers_know_who_they_are)
     sigset_t set;
     pthread_sigmask(SIG_SETMASK, NULL, &set);
     cr_expect_not(sigismember(&set, SIGINT), "the caller's mask changed");
+}
+
+/* ------------------------------------------------------------------ nodes alone */
+
+/* What one node does on its own: as many meetings as it was told. */
+struct alone {
+    unsigned n_round, n_worker;
+    struct seen_worker seen[MAX_ALONE];
+    unsigned round[MAX_ALONE]; /* of worker iw; plain: a barrier must make it seen */
+    atomic_uint n_taken, n_early;
+};
+
+static void work_alone(struct worker *w, void *arg)
+{
+    struct alone *a = arg;
+    look_around(w, a->seen);
+    for (unsigned round = 1; round <= a->n_round; round++) {
+        struct share share;
+        uint32_t lo, hi;
+        a->round[w->iw] = round;
+        worker_all_barrier(w);
+        for (unsigned iw = 0; iw < w->nw; iw++) {
+            atomic_fetch_add(&a->n_early, a->round[iw] != round);
+        }
+        share_begin(&share, w, 10, 1);
+        while (share_next(&share, &lo, &hi)) {
+            atomic_fetch_add(&a->n_taken, hi - lo);
+        }
+        worker_node_barrier(w);
+    }
+}
+
+static void check_alone(const struct alone *a, unsigned n_worker, unsigned n_run)
+{
+    for (unsigned iw = 0; iw < n_worker; iw++) {
+        const struct seen_worker *seen = &a->seen[iw];
+        cr_expect_eq(seen->runs, n_run);
+        cr_expect_eq(seen->in, 0);
+        cr_expect_eq(seen->n_node, 1);
+        cr_expect_eq(seen->iw, iw);
+        cr_expect_eq(seen->nw, n_worker);
+        cr_expect_eq(seen->ng, n_worker);
+    }
+    cr_expect_eq(a->seen[n_worker].runs, 0);
+    cr_expect_eq(a->n_early, 0);
+    cr_expect_eq(a->n_taken, 10 * a->n_round * n_run);
+}
+
+/* Nodes that meet 1000 times, 7 times, never and not at all, between runs of all together; on
+ * threads of their own and on one, where workers of several nodes take turns. */
+static void run_nodes_alone(unsigned n_worker)
+{
+    static struct alone alone[4];
+    memset(alone, 0, sizeof(alone));
+    alone[0].n_round = 1000;
+    alone[1].n_round = 7;
+    void *const arg[] = {&alone[0], &alone[1], &alone[2], NULL};
+    struct topo *t = load_nodes(4);
+    struct pools *pools = start(t, n_worker);
+    for (unsigned run = 1; run <= 3; run++) {
+        struct seen_worker seen[4 * MAX_ALONE] = {0};
+        pools_run_each(pools, work_alone, arg);
+        pools_run(pools, look_around, seen);
+        for (unsigned ig = 0; ig < n_worker; ig++) {
+            cr_expect_eq(seen[ig].n_node, 4);
+            cr_expect_eq(seen[ig].ng, n_worker);
+        }
+    }
+    for (unsigned in = 0; in < 3; in++) {
+        check_alone(&alone[in], pools_node_workers(pools, in), 3);
+    }
+    pools_free(pools);
+    topo_free(t);
+}
+
+Test(pool, nodes_alone_do_not_wait_for_each_other)
+{
+    for (unsigned n_worker = 4; n_worker <= 20; n_worker += 8) {
+        run_nodes_alone(n_worker);
+    }
+    setenv("NUMOE_POOL_THREADS", "1", 1);
+    run_nodes_alone(9);
+    setenv("NUMOE_POOL_THREADS", "4096", 1);
+    run_nodes_alone(9);
 }
 
 Test(pool, workers_are_pinned_to_one_cpu_each)
