@@ -278,6 +278,52 @@ Test(kv, stays_where_there_is_no_room)
     model_close(model);
 }
 
+/* Three that begin alike on two other nodes have two copies of the beginning; the one that goes on
+ * writing has a chunk of its own, and a fourth does not get that for the beginning. */
+Test(kv, shared_chunks_have_one_copy_a_node)
+{
+    struct model *model = open_model("tests/data/fixtures/mixtral-a/mixtral-a-f32.gguf");
+    struct topo *topo = three_nodes();
+    struct pools *pools = make_pools(topo);
+    struct kv_cache *kv[4] = {NULL};
+    for (unsigned i = 0; i < 4; i++) {
+        cr_assert_eq(kv_new(model, topo, pools, true, 2 * KV_CHUNK, &kv[i], NULL), NUMOE_OK);
+    }
+    cr_assert_eq(kv_move(kv[0], 0, NULL), NUMOE_OK);
+    cr_assert_eq(kv_reserve(kv[0], KV_CHUNK + 10, NULL), NUMOE_OK);
+    kv[0]->chunk[0].data[5] = 42;
+    kv[0]->chunk[1].data[5] = 43;
+    for (unsigned i = 1; i < 4; i++) {
+        cr_assert_eq(kv_share(kv[i], kv[0], KV_CHUNK + 10, NULL), NUMOE_OK);
+        cr_assert_eq(kv_move(kv[i], i < 3 ? 1 : 2, NULL), NUMOE_OK);
+        check_nodes(kv[i], 2, i < 3 ? (unsigned[]){1, 1} : (unsigned[]){2, 2});
+        cr_expect_eq(kv[i]->chunk[0].data[5], 42);
+        cr_expect_eq(kv[i]->chunk[1].data[5], 43);
+    }
+    cr_expect_eq(kv[1]->chunk[0].data, kv[2]->chunk[0].data);
+    cr_expect_eq(kv[1]->chunk[1].data, kv[2]->chunk[1].data);
+    cr_assert_eq(kv_reserve(kv[2], KV_CHUNK + 11, NULL), NUMOE_OK);
+    kv[2]->chunk[1].data[5] = 44;
+    check_nodes(kv[2], 2, (unsigned[]){1, 1});
+    cr_expect_eq(kv[1]->chunk[1].data[5], 43);
+    cr_assert_eq(kv_move(kv[3], 1, NULL), NUMOE_OK);
+    cr_expect_eq(kv[3]->chunk[1].data, kv[1]->chunk[1].data);
+    kv_free(kv[1]);
+    cr_assert_eq(kv_reserve(kv[3], KV_CHUNK + 11, NULL), NUMOE_OK); /* it alone has it now */
+    kv[3]->chunk[1].data[5] = 45;
+    cr_assert_eq(kv_move(kv[0], 1, NULL), NUMOE_OK);
+    cr_expect_eq(kv[0]->chunk[1].data[5], 43, "got what another wrote");
+    cr_expect_eq(kv[0]->chunk[0].data, kv[3]->chunk[0].data);
+    for (unsigned i = 0; i < 4; i++) {
+        if (i != 1) {
+            kv_free(kv[i]);
+        }
+    }
+    pools_free(pools);
+    topo_free(topo);
+    model_close(model);
+}
+
 /* ------------------------------------------------------------------ attention in pieces */
 
 struct attention_run {

@@ -394,6 +394,34 @@ Test(lanes, sequences_are_dealt_evenly)
     close_all(engine, session, 7);
 }
 
+/* Six that begin with what one lane has evaluated are dealt to all lanes. */
+Test(lanes, shared_beginnings_do_not_bind_to_a_lane)
+{
+    const struct expected e = expect_alone(TINY);
+    numoe_engine *engine = open_nodes(TINY, 3, 3, NUMOE_MODE_THROUGHPUT);
+    numoe_session *session[7];
+    numoe_error err = {0};
+    unsigned count[3];
+    open_sessions(engine, session, 7);
+    append(session[0], 1, prompt_length(1));
+    finish(engine, session, 1);
+    for (unsigned is = 1; is < 7; is++) {
+        cr_assert_eq(numoe_session_share(session[is], session[0], 299, &err), NUMOE_OK, "%s",
+                     err.text);
+        append(session[is], 1, 1);
+    }
+    finish(engine, session, 7);
+    count_homes(session + 1, 6, 3, count);
+    cr_expect(count[0] == 2 && count[1] == 2 && count[2] == 2, "%u %u %u", count[0], count[1],
+              count[2]);
+    for (unsigned is = 0; is < 7; is++) {
+        const float *got = numoe_session_logits(session[is]);
+        cr_assert_arr_eq(got, e.logits + 2 * e.n_vocab, e.n_vocab * sizeof *got, "sequence %u", is);
+    }
+    close_all(engine, session, 7);
+    free(e.logits);
+}
+
 /* ------------------------------------------------------------------ AUTO */
 
 static numoe_mode step_with(numoe_engine *engine, numoe_session **session, unsigned n)
