@@ -49,6 +49,7 @@ enum {
     OPT_PLACEMENT, OPT_REPLICA_BUDGET, OPT_EXPERT_STATS, OPT_PLAN,
     OPT_AUDIT, OPT_EXPERT_STATS_OUT, OPT_JSON,
     OPT_FORMAT,
+    OPT_MODE,
 };
 /* clang-format on */
 
@@ -124,6 +125,14 @@ struct sampling_options {
     "                        bundled model 1.05)\n"                                                \
     "      --repeat-last N   how many tokens are recent (default: 64)\n"                           \
     "      --seed N          makes a run repeatable (default: a new one each time, printed)\n"
+
+#define MODE_OPTION {"mode", required_argument, NULL, OPT_MODE}
+#define MODE_HELP                                                                                  \
+    "      --mode MODE       latency: all nodes work on each token; throughput: each node has\n"   \
+    "                        its own sequences (--placement replicate); auto: throughput while\n"  \
+    "                        there is a sequence for each node and the placement allows it\n"      \
+    "                        (default: auto)\n"
+int mode_option(numoe_engine_params *params, const char *value); /* 1, or -1 (said already) */
 
 /* The value of --chat-template, for params->chat_template: what was read from a file is kept in
  * *text, free(text->data). 1, or -1 if there is no such file (said already). */

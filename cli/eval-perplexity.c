@@ -144,6 +144,7 @@ static int report_result(const struct perplexity *p)
 {
     double value, error, seconds = now_seconds() - p->start_seconds;
     size_t n_evaluated = p->n_window * (p->n_token - 1);
+    const numoe_engine_info *info = numoe_engine_get_info(p->engine);
 
     summarize(&p->score, &value, &error);
     if (!isfinite(value)) {
@@ -155,6 +156,10 @@ static int report_result(const struct perplexity *p)
     if (!p->quiet) {
         fprintf(stderr, "evaluated  %zu tokens in %.2f s, %.1f tokens/s\n", n_evaluated, seconds,
                 (double)n_evaluated / seconds);
+        if (numoe_engine_mode(p->engine) == NUMOE_MODE_THROUGHPUT && info->n_lane > 1) {
+            fprintf(stderr, "mode       throughput: %u nodes, each with windows of its own\n",
+                    info->n_lane);
+        }
         size_t n_rest = p->ids.n % p->n_token;
         if (n_rest) {
             fprintf(stderr, "not used   %zu token%s at the end, less than a window\n", n_rest,
@@ -207,12 +212,16 @@ static int cut_windows(struct perplexity *p, const char *name, const struct text
     return EXIT_OK;
 }
 
-static int open_windows(struct perplexity *p, unsigned chunk_tokens)
+/* As many as a step takes, on each node that may have its own. */
+static int open_windows(struct perplexity *p, const numoe_engine_params *params)
 {
     numoe_error err;
-    size_t n = chunk_tokens / (p->n_token / 2);
+    size_t n = params->chunk_tokens / (p->n_token / 2);
+    unsigned n_lane = numoe_engine_get_info(p->engine)->n_lane;
 
-    n = n < 1 ? 1 : n > p->n_window ? p->n_window : n;
+    n = n < 1 ? 1 : n;
+    n *= params->mode == NUMOE_MODE_LATENCY || n_lane == 0 ? 1 : n_lane;
+    n = n > p->n_window ? p->n_window : n;
     p->window = calloc(n, sizeof *p->window);
     p->session = calloc(n, sizeof *p->session);
     if (!p->window || !p->session) {
@@ -254,7 +263,7 @@ int eval_perplexity(const struct eval_options *o, const struct text *text)
     }
     exit_status = cut_windows(&p, o->perplexity, text);
     if (exit_status == EXIT_OK) {
-        exit_status = open_windows(&p, o->model.params.chunk_tokens);
+        exit_status = open_windows(&p, &o->model.params);
     }
     if (exit_status == EXIT_OK) {
         exit_status = evaluate_text(&p);

@@ -12,6 +12,7 @@ static const struct option options[] = {
     MODEL_OPTIONS,
     {"perplexity", required_argument, NULL, OPT_PERPLEXITY},
     {"window", required_argument, NULL, OPT_WINDOW},
+    MODE_OPTION,
     {"logits", required_argument, NULL, OPT_LOGITS},
     {"output", required_argument, NULL, 'o'},
     {"routes", required_argument, NULL, OPT_ROUTES},
@@ -26,6 +27,9 @@ static int eval_option(struct eval_options *o, int opt, const char *value)
         return 1;
     case OPT_WINDOW:
         return parse_uint("--window", value, WINDOW_MIN, WINDOW_MAX, &o->window) ? 1 : -1;
+    case OPT_MODE:
+        o->has_mode = true;
+        return mode_option(&o->model.params, value);
     case OPT_LOGITS:
         o->logits = value;
         return 1;
@@ -50,6 +54,9 @@ static int check(const struct eval_options *o)
     }
     if (o->perplexity && (o->output || o->routes)) {
         return fail_usage(&command_eval, "-o and --routes belong to --logits");
+    }
+    if (o->logits && o->has_mode) {
+        return fail_usage(&command_eval, "--mode is for several sequences, --logits has one");
     }
     const struct file_use use[] = {
         {"-o", o->output, true},
@@ -143,7 +150,7 @@ const struct command command_eval = {
             "                        with BOS where the model has one, and the tokens after the "
             "middle\n"
             "                        of each window are scored\n"
-            "      --window N        tokens in a window (default: 512)\n"
+            "      --window N        tokens in a window (default: 512)\n" MODE_HELP
             "\n"
             "      --logits IDS.json  evaluate a JSON array of token ids, taken as they are\n"
             "  -o, --output OUT.npy  their logits: float32 [tokens, vocabulary], all positions\n"

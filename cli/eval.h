@@ -8,6 +8,7 @@ struct eval_options {
     struct model_options model;
     const char *perplexity; /* text file */
     uint64_t window;
+    bool has_mode;
     const char *logits; /* JSON file of ids */
     const char *output; /* .npy file of logits */
     const char *routes; /* .json file of routes */

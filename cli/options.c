@@ -205,6 +205,20 @@ int model_option(struct model_options *o, int opt, const char *value)
     return ok ? 1 : -1;
 }
 
+int mode_option(numoe_engine_params *params, const char *value)
+{
+    static const char *const name[] = {"auto", "latency", "throughput"};
+
+    for (unsigned i = 0; i < sizeof name / sizeof name[0]; i++) {
+        if (strcmp(value, name[i]) == 0) {
+            params->mode = (numoe_mode)i;
+            return 1;
+        }
+    }
+    fail(EXIT_INPUT, "--mode: '%s' is none of latency, throughput, auto", value);
+    return -1;
+}
+
 static bool is_builtin_template(const char *name)
 {
     const char *builtin;

@@ -192,6 +192,10 @@ static void print_plan(const struct place *p, FILE *out)
             mode_text(plan), plan->reason);
     fprintf(out, "predicted   %.1f tokens/s at most for one sequence (bandwidth %s)\n",
             plan->tokens_per_s, p->machine.bps_source);
+    if (plan->lanes_tokens_per_s > 0 && plan->n_node > 1) {
+        fprintf(out, "            %.1f tokens/s at most for %u sequences, one on each node\n",
+                plan->lanes_tokens_per_s, plan->n_node);
+    }
     fprintf(out, "memory      %.2f GB of weights", (double)plan->total_bytes * 1e-9);
     if (plan->replica_bytes > 0) {
         fprintf(out, ", of them %.2f GB further copies of experts",

@@ -191,10 +191,9 @@ void placement_count_replicas(struct placement *p, const struct shapes *shapes,
 
 /* ------------------------------------------------------------------ a token */
 
-static double meeting_seconds(const struct placement *p, const struct shapes *shapes)
+static double meeting_seconds(const struct placement *p, const struct shapes *shapes, double each)
 {
     const bool whole = p->mode == NUMOE_PLACEMENT_SHARD;
-    const double each = placement_only_node(p) >= 0 ? MEETING_NODE_S : MEETING_ALL_S;
     double seconds = 0;
     for (unsigned is = 0; is < shapes->n; is++) {
         const enum slot slot = shapes->shape[is].slot;
@@ -214,7 +213,8 @@ double placement_predict(const struct placement *p, const struct shapes *shapes,
 {
     const bool whole = p->mode == NUMOE_PLACEMENT_SHARD;
     const bool cut = whole || p->mode == NUMOE_PLACEMENT_SLICE;
-    double seconds = meeting_seconds(p, shapes), expert_bytes = 0;
+    const double meeting = placement_only_node(p) >= 0 ? MEETING_NODE_S : MEETING_ALL_S;
+    double seconds = meeting_seconds(p, shapes, meeting), expert_bytes = 0;
     for (unsigned is = 0; is < shapes->n; is++) {
         const struct shape *s = &shapes->shape[is];
         if (s->kind == SHAPE_VECTOR) {
@@ -232,4 +232,21 @@ double placement_predict(const struct placement *p, const struct shapes *shapes,
         }
     }
     return 1 / seconds;
+}
+
+double placement_predict_lanes(const struct placement *p, const struct shapes *shapes,
+                               const struct placement_machine *machine)
+{
+    const double meetings = meeting_seconds(p, shapes, MEETING_NODE_S);
+    double bytes = 0, tokens_per_s = 0;
+    for (unsigned is = 0; is < shapes->n; is++) {
+        const struct shape *s = &shapes->shape[is];
+        bytes += s->kind == SHAPE_VECTOR
+                     ? 0
+                     : (double)shape_bytes(s) * shape_active_share(shapes, s);
+    }
+    for (unsigned in = 0; in < p->n_node; in++) {
+        tokens_per_s += 1 / (meetings + bytes / machine->node[in].read_bps);
+    }
+    return tokens_per_s;
 }

@@ -80,9 +80,10 @@ numoe_status placement_to_json(const struct placement *p, const struct shapes *s
         json_array_append_new(slices, slice_object(&p->slice[i], p->n_slice - i, &n));
     }
     json_t *model = model_object(shapes);
-    json_t *root = json_pack("{s:i, s:o?, s:s, s:s, s:f, s:f, s:f, s:I, s:I, s:s, s:o, s:o}", "numoe_plan",
+    json_t *root = json_pack("{s:i, s:o?, s:s, s:s, s:f, s:f, s:f, s:f, s:I, s:I, s:s, s:o, s:o}", "numoe_plan",
                              PLAN_VERSION, "model", model, "mode", placement_mode_name(p->mode),
                              "reason", p->reason, "predicted_tokens_per_s", p->tokens_per_s,
+                             "predicted_lanes_tokens_per_s", p->lanes_tokens_per_s,
                              "predicted_imbalance", p->imbalance, "replica_share",
                              p->replica_share, "weight_bytes", (json_int_t)p->total_bytes,
                              "replica_bytes",
@@ -239,6 +240,8 @@ static numoe_status read_plan(struct placement *p, const struct shapes *shapes, 
         }
     }
     p->tokens_per_s = json_number_value(json_object_get(root, "predicted_tokens_per_s"));
+    p->lanes_tokens_per_s =
+        json_number_value(json_object_get(root, "predicted_lanes_tokens_per_s"));
     p->imbalance = json_number_value(json_object_get(root, "predicted_imbalance"));
     p->replica_share = json_number_value(json_object_get(root, "replica_share"));
     snprintf(p->reason, sizeof p->reason, "%s", reason != NULL ? reason : "from a file");

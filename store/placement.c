@@ -384,6 +384,9 @@ static numoe_status make(const struct shapes *shapes, const struct placement_mac
     }
     placement_sort(p);
     p->tokens_per_s = placement_predict(p, shapes, machine, request->stats);
+    if (mode == NUMOE_PLACEMENT_REPLICATE) {
+        p->lanes_tokens_per_s = placement_predict_lanes(p, shapes, machine);
+    }
     p->imbalance = placement_imbalance(p, shapes, machine, request->stats);
     placement_count_replicas(p, shapes, request->stats);
     *out = p;

@@ -79,6 +79,8 @@ struct placement {
     uint64_t node_bytes[TOPO_MAX_NODE], total_bytes; /* as placed, with vectors */
     uint64_t replica_bytes;                          /* of experts beyond their first copies */
     double tokens_per_s; /* predicted for one sequence; an upper bound that leaves out caches */
+    /* likewise for one sequence on each node, all together; 0: not every node has everything */
+    double lanes_tokens_per_s;
     double imbalance;    /* of whole experts: the busiest node's time over an even one's; else 1 */
     double replica_share; /* of all choices that are for experts on several nodes, by statistics */
     unsigned n_replicated, n_expert; /* (layer, expert) pairs on several nodes, and in all */
@@ -145,6 +147,9 @@ numoe_status placement_add_experts(struct placement *p, const struct shapes *sha
 /* Tokens per second of one sequence, from bytes, bandwidths and meetings (placement-cost.c). */
 double placement_predict(const struct placement *p, const struct shapes *shapes,
                          const struct placement_machine *machine, const struct expert_stats *stats);
+/* Of copies of everything: tokens per second where each node has a sequence of its own. */
+double placement_predict_lanes(const struct placement *p, const struct shapes *shapes,
+                               const struct placement_machine *machine);
 /* How unevenly a token's experts fall on the nodes: what p->imbalance becomes. */
 double placement_imbalance(const struct placement *p, const struct shapes *shapes,
                            const struct placement_machine *machine,

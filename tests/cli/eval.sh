@@ -103,4 +103,23 @@ grep -Eq '^not used   [0-9]+ tokens at the end, less than a window$' "$tmp/err" 
     complain "the rest: $(cat "$tmp/err")"
 grep -Eq '^evaluated  [0-9]+ tokens in .* tokens/s$' "$tmp/err" || complain 'speed'
 
+# ---- several nodes, each with windows of its own: the same number
+two='pack:2 [numa(memory=64GiB)] core:2 pu:1'
+for mode in auto throughput latency; do
+    expect 0 '*' "$numoe" eval --perplexity "$tmp/text" --window 128 --topology "$two" \
+        --placement replicate --mode $mode
+    same "$tmp/first" "$tmp/out" "perplexity in mode $mode"
+    case $mode in
+    latency) grep -q '^mode ' "$tmp/err" && complain "$mode: $(cat "$tmp/err")" ;;
+    *) grep -q '^mode  *throughput: 2 nodes' "$tmp/err" || complain "$mode: $(cat "$tmp/err")" ;;
+    esac
+done
+expect 2 'take the placement replicate' "$numoe" eval -q --perplexity "$tmp/text" --topology "$two" \
+    --placement slice --mode throughput
+expect 0 '' "$numoe" eval -q --perplexity "$tmp/text" --window 128 --mode throughput \
+    --topology 'pack:1 [numa(memory=64GiB)] core:2 pu:1'
+same "$tmp/first" "$tmp/out" 'perplexity of one node in mode throughput'
+expect 2 "'fast' is none of latency" "$numoe" eval --perplexity "$tmp/text" --mode fast
+expect 2 'logits has one' "$numoe" eval --logits "$ids" -o "$npy" --mode latency
+
 exit $bad

@@ -23,6 +23,9 @@ for mode in auto slice shard replicate interleave; do
         grep '^node ' "$tmp/err" | grep -vq ' 0 B from other nodes' &&
             complain "$mode reads remotely: $(cat "$tmp/err")"
     fi
+    test $mode = replicate && want=1 || want=0
+    test "$(grep -c 'for 2 sequences, one on each node' "$tmp/out")" -eq $want ||
+        complain "$mode: prediction for several sequences: $(cat "$tmp/out")"
     # a plan goes out, comes back, and is what it was
     "$numoe" plan --topology "$two" --placement $mode --json >"$tmp/plan" || complain "json $mode"
     "$numoe" plan --topology "$two" --plan "$tmp/plan" --json >"$tmp/again" || complain "back $mode"

@@ -397,6 +397,26 @@ Test(choice, prediction_is_bytes_over_bandwidth)
     placement_free(p);
 }
 
+/* Copies on a fast and a slow node: each with a sequence of its own is as fast as it is alone. */
+Test(choice, prediction_of_nodes_with_own_sequences)
+{
+    const struct shapes s = made_up(2880 * 8);
+    const struct placement_machine m = machine_of(2, (unsigned[]){3, 1});
+    double sum = 0;
+    for (unsigned in = 0; in < 2; in++) {
+        const struct placement_machine one = machine_of(1, (unsigned[]){in == 0 ? 3 : 1});
+        struct placement *p = plan_for(&s, &one, slice);
+        sum += p->tokens_per_s;
+        cr_assert_eq(p->lanes_tokens_per_s, 0);
+        placement_free(p);
+    }
+    struct placement *p =
+        plan_for(&s, &m, (struct placement_request){.mode = NUMOE_PLACEMENT_REPLICATE});
+    cr_assert_float_eq(p->lanes_tokens_per_s, sum, 1e-6 * sum);
+    cr_assert_lt(p->tokens_per_s, sum);
+    placement_free(p);
+}
+
 /* ------------------------------------------------------------------ JSON */
 
 static const numoe_placement modes[] = {NUMOE_PLACEMENT_SLICE, NUMOE_PLACEMENT_SHARD,
