@@ -18,3 +18,6 @@ avx512_sources += \
 	kernels/avx512/parts.h kernels/avx512/quant-32.c \
 	kernels/avx512/quant-k.c kernels/avx512/quant-kmin.c \
 	kernels/avx512/tiles.c kernels/avx512/vector.c
+amx_sources += \
+	kernels/amx/fill.c kernels/amx/matmul.h kernels/amx/parts.h kernels/amx/quant-32.c \
+	kernels/amx/quant-k.c kernels/amx/quant-kmin.c kernels/amx/tiles.c

@@ -7,7 +7,8 @@
 #include "kernels/kern.h"
 
 /* Chooses the table: the best this processor has, or what NUMOE_ISA forces (NUMOE_E_INPUT for an
- * unknown name, NUMOE_E_SUPPORT where the processor lacks it). Any thread; *out lives for ever. */
+ * unknown name, NUMOE_E_SUPPORT where the processor lacks it or the system refuses its registers).
+ * Any thread; *out lives for ever. */
 numoe_status kern_select(const struct kern **out, numoe_error *err);
 
 #endif

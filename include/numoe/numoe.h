@@ -145,7 +145,7 @@ typedef struct numoe_engine_info {
     const char *model_name;      /* general.name, or the file's name */
     const char *arch;            /* general.architecture */
     const char *type_name;       /* the type most weight bytes have, e.g. "Q4_K" */
-    const char *isa;             /* instruction set of the kernels: "ref", "avx2", "avx512" ... */
+    const char *isa;             /* instruction set of the kernels: "ref" .. "amx" (NUMOE_ISA) */
     const char *machine;         /* one line: processor, packages, nodes, cores, memory */
     const char *placement;       /* one line: how weights are placed on nodes */
     unsigned n_layer, n_expert, n_expert_used, n_vocab, n_embd;

@@ -37,6 +37,11 @@ static bool cpu_has_flag(const char *flag)
 #else
 #define BUILT_AVX512 false
 #endif
+#ifdef KERN_HAVE_AMX
+#define BUILT_AMX true
+#else
+#define BUILT_AMX false
+#endif
 
 /* What the operating system says of this processor, and the compiler of this build. */
 static bool isa_expected(const char *isa)
@@ -45,9 +50,14 @@ static bool isa_expected(const char *isa)
     if (strcmp(isa, "avx2") == 0) {
         return BUILT_AVX2 && avx2;
     }
+    bool avx512 = avx2 && cpu_has_flag("avx512f") && cpu_has_flag("avx512bw") &&
+                  cpu_has_flag("avx512vl") && cpu_has_flag("avx512dq") &&
+                  cpu_has_flag("avx512_vnni");
     if (strcmp(isa, "avx512") == 0) {
-        return BUILT_AVX512 && avx2 && cpu_has_flag("avx512f") && cpu_has_flag("avx512bw") &&
-               cpu_has_flag("avx512vl") && cpu_has_flag("avx512dq") && cpu_has_flag("avx512_vnni");
+        return BUILT_AVX512 && avx512;
+    }
+    if (strcmp(isa, "amx") == 0) {
+        return BUILT_AMX && avx512 && cpu_has_flag("amx_tile") && cpu_has_flag("amx_int8");
     }
     return true;
 }
@@ -95,7 +105,7 @@ Test(kern, unknown_isa_is_refused)
     cr_assert_eq(kern_select(&kern, &err), NUMOE_E_INPUT);
     cr_expect_null(kern);
     cr_expect_not_null(strstr(err.text, "mmx"), "%s", err.text);
-    cr_expect_not_null(strstr(err.text, "ref, avx2, avx512"), "%s", err.text);
+    cr_expect_not_null(strstr(err.text, "ref, avx2, avx512, amx"), "%s", err.text);
 }
 
 Test(kern, tables_are_complete)
