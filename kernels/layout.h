@@ -37,9 +37,30 @@ KERN_INLINE size_t layout_bytes(enum format_id f)
         return 16 * 210;
     case FORMAT_IQ4_XS:
         return 16 * 136;
+    case FORMAT_IQ1_S:
+        return 16 * 50;
+    case FORMAT_IQ1_M:
+        return 16 * 56;
+    case FORMAT_IQ2_XXS:
+        return 16 * 66;
+    case FORMAT_IQ2_XS:
+        return 16 * 74;
+    case FORMAT_IQ2_S:
+        return 16 * 82;
+    case FORMAT_IQ3_XXS:
+        return 16 * 98;
+    case FORMAT_IQ3_S:
+        return 16 * 110;
     default:
         __builtin_unreachable();
     }
+}
+
+/* Formats whose quants are indices of a table's entries. */
+KERN_INLINE bool layout_is_codebook(enum format_id f)
+{
+    return f == FORMAT_IQ1_S || f == FORMAT_IQ1_M || f == FORMAT_IQ2_XXS || f == FORMAT_IQ2_XS ||
+           f == FORMAT_IQ2_S || f == FORMAT_IQ3_XXS || f == FORMAT_IQ3_S;
 }
 
 /* Sub-blocks in a block. */
@@ -54,14 +75,17 @@ KERN_INLINE unsigned layout_n_sub(enum format_id f)
     case FORMAT_IQ4_XS:
         return 8;
     default:
-        return 1;
+        return layout_is_codebook(f) ? 8 : 1;
     }
 }
 
 /* Scales in a sub-block: one for all of it or one for each half. */
 KERN_INLINE unsigned layout_n_scale(enum format_id f)
 {
-    return f == FORMAT_Q6_K || f == FORMAT_Q3_K || f == FORMAT_Q2_K ? 2 : 1;
+    return f == FORMAT_Q6_K || f == FORMAT_Q3_K || f == FORMAT_Q2_K || f == FORMAT_IQ2_XS ||
+                   f == FORMAT_IQ2_S || f == FORMAT_IQ1_M
+               ? 2
+               : 1;
 }
 
 KERN_INLINE bool layout_has_min(enum format_id f)
@@ -73,7 +97,8 @@ KERN_INLINE bool layout_has_min(enum format_id f)
 /* Whether the sub-blocks of a block come back to bytes that lie before others already read. */
 KERN_INLINE bool layout_is_scattered(enum format_id f)
 {
-    return f == FORMAT_Q5_K || f == FORMAT_Q6_K || f == FORMAT_Q3_K || f == FORMAT_Q2_K;
+    return f == FORMAT_Q5_K || f == FORMAT_Q6_K || f == FORMAT_Q3_K || f == FORMAT_Q2_K ||
+           layout_is_codebook(f);
 }
 
 /* Bytes of a panel to a sub-block (on average, where they share a head). */

@@ -21,3 +21,7 @@ avx512_sources += \
 amx_sources += \
 	kernels/amx/fill.c kernels/amx/matmul.h kernels/amx/parts.h kernels/amx/quant-32.c \
 	kernels/amx/quant-k.c kernels/amx/quant-kmin.c kernels/amx/tiles.c
+
+# These need VBMI too; the tables take them where the processor has it.
+avx512_vbmi_sources += kernels/avx512/codebook.c kernels/avx512/codebook.h kernels/avx512/quant-iq.c
+amx_vbmi_sources += kernels/amx/quant-iq.c

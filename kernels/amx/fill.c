@@ -8,4 +8,7 @@ void kern_amx_fill(struct kern *kern)
     amx_fill_quant_32(kern);
     amx_fill_quant_k(kern);
     amx_fill_quant_kmin(kern);
+    if (__builtin_cpu_supports("avx512vbmi")) {
+        amx_fill_quant_iq(kern);
+    }
 }

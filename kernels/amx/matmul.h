@@ -79,7 +79,7 @@ KERN_INLINE void amx_span_decode(enum format_id f, const uint8_t *b, unsigned n,
         }
         return;
     }
-    decode_head(f, b, &h);
+    span_head(f, b, &h);
 #pragma GCC unroll 8
     for (unsigned j = 0; j < SPAN; j++) {
         amx_sub_decode(f, b, &h, j, out);

@@ -42,6 +42,17 @@ KERN_INLINE int decode_offset(enum format_id f)
         return 4;
     case FORMAT_Q6_K:
         return 32;
+    case FORMAT_IQ1_S:
+    case FORMAT_IQ1_M:
+        return 9;
+    case FORMAT_IQ2_XXS:
+    case FORMAT_IQ2_XS:
+    case FORMAT_IQ2_S:
+        return 43;
+    case FORMAT_IQ3_XXS:
+        return 62;
+    case FORMAT_IQ3_S:
+        return 15;
     default:
         return 0;
     }

@@ -14,7 +14,11 @@
 #ifndef NUMOE_KERNELS_AVX512_MATMUL_H
 #define NUMOE_KERNELS_AVX512_MATMUL_H
 
+#ifdef MATMUL_CODEBOOKS /* needs VBMI */
+#include "kernels/avx512/codebook.h"
+#else
 #include "kernels/avx512/decode.h"
+#endif
 #include "kernels/kern.h"
 
 #define SPAN  8u  /* sub-blocks */
@@ -187,6 +191,15 @@ KERN_INLINE void sub_times(struct kind kind, const struct sub *w, const int8_t *
     }
 }
 
+KERN_INLINE void span_head(enum format_id f, const uint8_t *b, struct head *h)
+{
+#ifdef MATMUL_CODEBOOKS
+    codebook_head(f, b, h);
+#else
+    decode_head(f, b, h);
+#endif
+}
+
 /* Sub-block j of the span at b, with a prefetch of what comes a few KiB later. The barrier keeps
  * the compiler from gathering the prefetches of many sub-blocks in one place. */
 KERN_INLINE void sub_decode(enum format_id f, const uint8_t *b, const struct head *h, unsigned j,
@@ -203,7 +216,11 @@ KERN_INLINE void sub_decode(enum format_id f, const uint8_t *b, const struct hea
             _mm_prefetch((const char *)b + i + PREFETCH_AHEAD, _MM_HINT_T0);
         }
     }
+#ifdef MATMUL_CODEBOOKS
+    codebook_sub(f, b, h, j, w);
+#else
     decode_sub(f, layout_block(f, b, j), h, j, w);
+#endif
 }
 
 KERN_INLINE __mmask16 panel_mask(unsigned n_row, unsigned row)
@@ -235,7 +252,7 @@ KERN_INLINE void span_few(enum format_id f, const uint8_t *b, const struct lane 
         }
         return;
     }
-    decode_head(f, b, &h);
+    span_head(f, b, &h);
 #pragma GCC unroll 8
     for (unsigned j = 0; j < SPAN; j++) {
         sub_decode(f, b, &h, j, &w);
@@ -293,7 +310,7 @@ KERN_INLINE void span_decode(enum format_id f, const uint8_t *b, unsigned n, str
         }
         return;
     }
-    decode_head(f, b, &h);
+    span_head(f, b, &h);
 #pragma GCC unroll 8
     for (unsigned j = 0; j < SPAN; j++) {
         sub_decode(f, b, &h, j, &out->sub[j]);
