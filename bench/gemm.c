@@ -28,11 +28,12 @@ struct options {
 static void print_head(const struct options *o)
 {
     if (o->csv) {
-        puts("format,isa,threads,tokens,ms,tops,peak_tops,share,weights_gbps,error,rounding");
+        puts("format,isa,threads,tokens,ms,tops,peak_tops,share,weights_gbps,read_gbps,error,"
+             "rounding");
         return;
     }
-    printf("%-8s %-7s %7s %6s | %9s %8s %8s %6s | %8s | %8s %8s\n", "format", "isa", "threads",
-           "tokens", "ms", "TOPS", "peak", "share", "GB/s", "error", "rounding");
+    printf("%-8s %-7s %7s %6s | %9s %8s %8s %6s | %8s %8s | %8s %8s\n", "format", "isa", "threads",
+           "tokens", "ms", "TOPS", "peak", "share", "GB/s", "read", "error", "rounding");
 }
 
 /* The job's matrix becomes the next of those in w. */
@@ -49,6 +50,8 @@ static void measure(struct job *j, const struct weights *all, unsigned n_thread,
 {
     const bool floats = kern_act_kind(all->id) == KERN_ACT_F32;
     double time[REPEATS_MAX], peak[REPEATS_MAX], error[2];
+    const double read =
+        read_bandwidth(all->panels, all->n_row / PANEL_ROWS * all->panel_bytes, n_thread);
     struct weights w;
     next_matrix(j, all, &w, 0);
     team_run(n_thread, job_part, j);
@@ -60,10 +63,11 @@ static void measure(struct job *j, const struct weights *all, unsigned n_thread,
     }
     const double t = median(time, o->repeats), top = median(peak, o->repeats);
     const double rate = 2.0 * o->k * j->n_row * j->n_token / t;
-    printf(o->csv ? "%s,%s,%u,%u,%.3f,%.3f,%.3f,%.3f,%.2f,%.2e,%.2e\n"
-                  : "%-8s %-7s %7u %6u | %9.3f %8.3f %8.3f %6.2f | %8.2f | %8.1e %8.1e\n",
+    printf(o->csv ? "%s,%s,%u,%u,%.3f,%.3f,%.3f,%.3f,%.2f,%.2f,%.2e,%.2e\n"
+                  : "%-8s %-7s %7u %6u | %9.3f %8.3f %8.3f %6.2f | %8.2f %8.2f | %8.1e %8.1e\n",
            all->format->name, j->kern->isa, n_thread, j->n_token, t * 1e3, rate * 1e-12,
-           top * 1e-12, top > 0 ? rate / top : 0, job_bytes(j) / t * 1e-9, error[0], error[1]);
+           top * 1e-12, top > 0 ? rate / top : 0, job_bytes(j) / t * 1e-9, read * 1e-9, error[0],
+           error[1]);
     fflush(stdout);
 }
 
