@@ -16,6 +16,7 @@ enum {
     EXIT_WORK = 1,         /* failed while working: disk full, device lost */
     EXIT_INPUT = 2,        /* wrong usage, file, model or request */
     EXIT_LACKING = 3,      /* this machine or build lacks something */
+    EXIT_RESUME = 75,      /* stopped early: the same command goes on */
     EXIT_INTERRUPTED = 130 /* by Ctrl-C */
 };
 
@@ -24,6 +25,7 @@ struct command {
     int (*run)(int argc, char **argv); /* returns an exit status */
 };
 
+extern const struct command command_batch;
 extern const struct command command_run, command_chat, command_eval, command_plan;
 extern const struct command command_inspect, command_topo, command_doctor;
 extern const struct command command_experts;
@@ -50,6 +52,7 @@ enum {
     OPT_AUDIT, OPT_EXPERT_STATS_OUT, OPT_JSON,
     OPT_FORMAT,
     OPT_MODE,
+    OPT_ORDERED, OPT_STRICT, OPT_SYNC, OPT_SHARD, OPT_TIME_LEFT, OPT_MAX_SEQS, OPT_KV_MEMORY,
 };
 /* clang-format on */
 
@@ -163,6 +166,7 @@ int next_option(const struct command *cmd, int argc, char **argv, const char *sh
 /* Numbers are read strictly; false after saying which option, what it was and what is possible. */
 bool parse_uint(const char *option, const char *text, uint64_t min, uint64_t max, uint64_t *value);
 bool parse_float(const char *option, const char *text, float min, float max, float *value);
+bool parse_bytes(const char *option, const char *text, uint64_t *bytes); /* "20GiB", at least 1 */
 
 /* ------------------------------------------------------------------ reading (files.c) */
 

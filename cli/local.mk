@@ -1,5 +1,9 @@
 numoe_programs += numoe
 numoe_sources += \
+	cli/batch-job.c \
+	cli/batch-request.c \
+	cli/batch-result.c \
+	cli/batch.c cli/batch.h \
 	cli/chat.c \
 	cli/cli.h \
 	cli/doctor.c \
@@ -10,6 +14,7 @@ numoe_sources += \
 	cli/files.c \
 	cli/inspect.c \
 	cli/interrupt.c \
+	cli/journal.c cli/journal.h \
 	cli/main.c \
 	cli/options.c \
 	cli/output.c \

@@ -31,9 +31,9 @@ static const struct command command_help = {
 };
 
 static const struct command *const commands[] = {
-    &command_run,    &command_chat,    &command_eval,    &command_plan, &command_topo,
-    &command_doctor, &command_inspect, &command_experts, &command_version,
-    &command_help,
+    &command_run,     &command_chat,    &command_batch,  &command_eval,
+    &command_plan,    &command_topo,    &command_doctor, &command_inspect,
+    &command_experts, &command_version, &command_help,
 };
 #define N_COMMAND (sizeof commands / sizeof commands[0])
 
@@ -137,7 +137,7 @@ static void print_overview(FILE *to)
     fputs(
         "\n'numoe help SUBCOMMAND' explains one. Exit status: 0 done, 1 failed while working,\n"
         "2 wrong usage, file, model or request, 3 machine or build lacks something,\n"
-        "130 interrupted.\n"
+        "75 a batch that the same command goes on with, 130 interrupted.\n"
         "\n"
         "Environment:\n"
         "  NUMOE_MODEL  the model where -m names none (default: the bundled one)\n"

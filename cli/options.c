@@ -120,12 +120,12 @@ static bool parse_placement(const char *text, numoe_placement *placement)
 }
 
 /* "15%", or a size: "20GiB", "500MB", "1000000". */
-static bool parse_budget(const char *text, numoe_engine_params *params)
+static bool scan_size(const char *text, bool *is_percent, double *value)
 {
     static const struct {
         const char *name;
         double bytes;
-    } unit[] = {{"%", 0},
+    } unit[] = {{"%", 1},
                 {"", 1},
                 {"B", 1},
                 {"kB", 1e3},
@@ -143,22 +143,45 @@ static bool parse_budget(const char *text, numoe_engine_params *params)
     if (digits > 0 && digits < sizeof number) {
         memcpy(number, text, digits);
         char *end;
-        double value = strtod(number, &end);
+        double n = strtod(number, &end);
         for (unsigned i = 0; !*end && i < sizeof unit / sizeof unit[0]; i++) {
-            double bytes = value * unit[i].bytes;
-            if (strcmp(rest, unit[i].name) == 0 && value <= (i == 0 ? 10000 : 1e18) &&
-                bytes <= 1e18) {
-                params->replica_percent = i == 0 ? value : 0;
-                params->replica_bytes = (uint64_t)bytes;
+            if (strcmp(rest, unit[i].name) == 0 && n * unit[i].bytes <= (i == 0 ? 10000 : 1e18)) {
+                *is_percent = i == 0;
+                *value = n * unit[i].bytes;
                 return true;
             }
         }
     }
-    fail(EXIT_INPUT,
-         "--replica-budget: '%s' is neither a size such as 20GiB nor a share such as "
-         "15%%",
-         text);
     return false;
+}
+
+static bool parse_budget(const char *text, numoe_engine_params *params)
+{
+    bool is_percent;
+    double value;
+
+    if (!scan_size(text, &is_percent, &value)) {
+        fail(EXIT_INPUT,
+             "--replica-budget: '%s' is neither a size such as 20GiB nor a share such as 15%%",
+             text);
+        return false;
+    }
+    params->replica_percent = is_percent ? value : 0;
+    params->replica_bytes = is_percent ? 0 : (uint64_t)value;
+    return true;
+}
+
+bool parse_bytes(const char *option, const char *text, uint64_t *bytes)
+{
+    bool is_percent;
+    double value;
+
+    if (!scan_size(text, &is_percent, &value) || is_percent || value < 1) {
+        fail(EXIT_INPUT, "%s: '%s' is no size such as 20GiB", option, text);
+        return false;
+    }
+    *bytes = (uint64_t)value;
+    return true;
 }
 
 int model_option(struct model_options *o, int opt, const char *value)

@@ -28,8 +28,9 @@ static numoe_status render(const numoe_engine *engine, json_t *request, char **t
                            numoe_error *err)
 {
     struct strbuf b = {0};
+    const int64_t now_seconds = json_integer_value(json_object_get(request, "now_seconds"));
 
-    numoe_status status = chat_render(engine->chat, request, 0, &b, err);
+    numoe_status status = chat_render(engine->chat, request, now_seconds, &b, err);
     if (status == NUMOE_OK) {
         status = give_text(&b, text, err);
     }

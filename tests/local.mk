@@ -16,8 +16,9 @@ script_tests += tests/check-layers.sh tests/check-symbols.sh
 script_tests += tests/cli/errors.sh tests/cli/run.sh tests/cli/chat.sh tests/cli/eval.sh tests/cli/plan.sh \
 	tests/cli/interrupt.sh tests/cli/terminal.sh tests/cli/bundled.sh
 script_tests += tests/cli/topo.sh tests/cli/files.sh
+script_tests += tests/cli/batch.sh tests/cli/batch-kill.sh
 script_tests += tests/cli/experts.sh
-EXTRA_DIST += tests/cli/lib.sh
+EXTRA_DIST += tests/cli/lib.sh tests/cli/batch-lib.sh
 
 EXTRA_DIST += tests/data tests/unit/testdata.h tests/unit/kern-data.h
 EXTRA_DIST += tests/unit/ggufbuild.h tests/unit/tinymodel.h

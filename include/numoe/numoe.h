@@ -291,7 +291,8 @@ NUMOE_API numoe_status numoe_chat_render(const numoe_engine *engine, const numoe
  * objects as chat APIs have them (role; content, a string or a list of parts; tool_calls,
  * tool_call_id, name, reasoning_content ...), and what the template is to know besides: "tools",
  * "documents", "enable_thinking", "reasoning_effort" ... "add_generation_prompt" is true where it is
- * missing. "chat_template" names another template for this time. */
+ * missing. "chat_template" names another template for this time; "now_seconds" (since 1970) is what
+ * templates that show a date take for the present. */
 NUMOE_API numoe_status numoe_chat_render_json(const numoe_engine *engine, const char *json,
                                               size_t json_bytes, char **text, numoe_error *err);
 

@@ -1,0 +1,67 @@
+/* What the batch system tells a job: signals, and when its time is over. */
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "cli/batch.h"
+
+/* Sync: atomic; set by the handler, read between steps. */
+static atomic_int asked;
+static atomic_bool is_idle = true;
+
+/* The second request in a row is impatience: what the journal has is safe. */
+static void on_signal(int sig)
+{
+    if (atomic_load(&is_idle) || atomic_exchange(&asked, sig)) {
+        output_remove_unfinished();
+        _exit(EXIT_RESUME);
+    }
+}
+
+void job_init(void)
+{
+    static const int stopping[] = {SIGTERM, SIGINT, SIGUSR1, SIGUSR2, SIGHUP, SIGXCPU};
+
+    for (size_t i = 0; i < sizeof stopping / sizeof stopping[0]; i++) {
+        struct sigaction old, new = {.sa_handler = on_signal, .sa_flags = SA_RESTART};
+        if (sigaction(stopping[i], NULL, &old) == 0 && old.sa_handler != SIG_IGN) {
+            sigaction(stopping[i], &new, NULL);
+        }
+    }
+}
+
+void job_set_idle(bool idle)
+{
+    atomic_store(&is_idle, idle);
+}
+
+int job_signal(void)
+{
+    return atomic_load(&asked);
+}
+
+static double env_number(const char *name)
+{
+    const char *text = getenv(name);
+    char *end;
+    const double value = text && *text ? strtod(text, &end) : -1;
+    return value >= 0 && *end == 0 ? value : -1;
+}
+
+/* Slurm tells the end as Unix time; Torque the whole time that a job may take, which began a little
+ * before this program did. */
+double job_time_left(void)
+{
+    const double end = env_number("SLURM_JOB_END_TIME"), wall = env_number("PBS_WALLTIME");
+    struct timespec now;
+
+    clock_gettime(CLOCK_REALTIME, &now);
+    if (end > 0) {
+        const double left = end - (double)now.tv_sec;
+        return left > 0 ? left : 0;
+    }
+    return wall > 0 ? wall : -1;
+}

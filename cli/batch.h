@@ -1,0 +1,72 @@
+/* Inside of numoe batch: requests as they come in, results as they go out. */
+#ifndef NUMOE_CLI_BATCH_H
+#define NUMOE_CLI_BATCH_H
+
+#include <jansson.h>
+#include <time.h>
+
+#include "cli/cli.h"
+#include "cli/journal.h"
+
+/* ------------------------------------------------------------------ requests (batch-request.c) */
+
+/* The file of requests, a line each; blank lines are none. */
+struct batch_input {
+    const char *path;
+    FILE *file;
+    uint64_t bytes, hash;
+    uint64_t *offset; /* [n_line + 1] where lines begin; line i is the request of line i + 1 */
+    bool *is_blank;   /* [n_line] */
+    size_t n_line, n_request;
+};
+
+int input_open(struct batch_input *in, const char *path); /* an exit status */
+void input_close(struct batch_input *in);
+int input_read(const struct batch_input *in, size_t i, struct text *line);
+
+/* What a request may leave out. */
+struct batch_defaults {
+    numoe_sampler_params sampler;
+    uint64_t max_tokens;
+    bool ignore_eog;
+    int64_t now_seconds; /* for chat templates with a date */
+};
+
+struct batch_request {
+    json_t *root;          /* NULL: not JSON */
+    const char *custom_id; /* in root; NULL: it has none */
+    bool is_chat;
+    numoe_request r; /* ids NULL until request_prepare() */
+    const char **stop;
+    int32_t *ids;
+    numoe_error error; /* why it cannot be run; status 0: it can */
+};
+
+/* Line i, as far as it can be understood without the model. What is wrong with it is in out->error.
+ */
+void request_parse(struct batch_request *out, const struct text *line, size_t i,
+                   const struct batch_defaults *defaults);
+/* Renders and tokenizes. */
+void request_prepare(struct batch_request *req, const numoe_engine *engine,
+                     const struct batch_defaults *defaults);
+void request_fini(struct batch_request *req);
+
+/* ------------------------------------------------------------------ results (batch-result.c) */
+
+/* A line with its newline, free(); NULL: no memory. */
+char *result_text(const numoe_engine *engine, const struct batch_request *req, size_t i,
+                  const numoe_completion *c);
+char *result_error_text(const struct batch_request *req, size_t i, const numoe_error *error);
+
+/* ------------------------------------------------------------------ the job (batch-job.c) */
+
+/* From here on SIGTERM, SIGINT, SIGUSR1 and their like ask for a stop; while `idle` (nothing was
+ * evaluated yet) they end the program at once, with EXIT_RESUME. */
+void job_init(void);
+void job_set_idle(bool idle);
+/* The signal that asked, or 0. */
+int job_signal(void);
+/* When this job ends, in seconds from now, by what its scheduler says; negative: not known. */
+double job_time_left(void);
+
+#endif

@@ -1,0 +1,530 @@
+/* Results that survive whatever ends the program. */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+#include "cli/journal.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define RECORD_MAX 128
+
+uint64_t journal_hash(uint64_t hash, const void *data, size_t bytes)
+{
+    const unsigned char *p = data;
+    hash = hash ? hash : UINT64_C(0xcbf29ce484222325);
+    for (size_t i = 0; i < bytes; i++) {
+        hash = (hash ^ p[i]) * UINT64_C(0x100000001b3);
+    }
+    return hash;
+}
+
+static int fail_errno(const char *path)
+{
+    return fail(EXIT_WORK, "%s: %s", path, strerror(errno));
+}
+
+/* ------------------------------------------------------------------ files */
+
+/* Names beside what a link leads to, so that a job is the same by either name. */
+static int make_names(struct journal *j, const char *path)
+{
+    j->path = realpath(path, NULL);
+    if (!j->path) {
+        j->path = strdup(path);
+    }
+    if (!j->path || asprintf(&j->journal_path, "%s.journal", j->path) < 0 ||
+        asprintf(&j->live_path, "%s%s", j->path, j->ordered ? ".part" : "") < 0) {
+        return fail(EXIT_LACKING, "%s: no memory for its name", path);
+    }
+    return EXIT_OK;
+}
+
+/* Network file systems without locks are used without, which is said. A file that has lost its name
+ * while it was being locked was another job's. */
+static int lock(int fd, const char *path)
+{
+    struct stat own, named;
+
+    const bool is_locked = flock(fd, LOCK_EX | LOCK_NB) == 0;
+    const int error = errno;
+    const bool is_named = fstat(fd, &own) == 0 && stat(path, &named) == 0 &&
+                          own.st_ino == named.st_ino && own.st_dev == named.st_dev;
+    if (is_locked && is_named) {
+        return EXIT_OK;
+    }
+    if (is_locked || error == EWOULDBLOCK) {
+        return fail(EXIT_INPUT, "%s: another job is writing these results", path);
+    }
+    warn("%s: cannot be locked (%s): see to it that no other job writes it", path, strerror(error));
+    return EXIT_OK;
+}
+
+/* A new file's name is on the disk only when its folder is. */
+static void sync_folder(const char *path)
+{
+    char *folder = strdup(path);
+    char *slash = folder ? strrchr(folder, '/') : NULL;
+
+    if (slash) {
+        slash[slash == folder] = 0;
+    }
+    const int fd = open(slash ? folder : ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd >= 0) {
+        (void)fsync(fd); /* not every file system can; then it does not need it */
+        close(fd);
+    }
+    free(folder);
+}
+
+static int open_file(const char *path, int *fd)
+{
+    struct stat st;
+
+    *fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOCTTY | O_NONBLOCK, 0666);
+    if (*fd < 0) {
+        return fail(EXIT_INPUT, "%s: cannot be created: %s", path, strerror(errno));
+    }
+    if (fstat(*fd, &st) != 0 || !S_ISREG(st.st_mode)) {
+        return fail(EXIT_INPUT,
+                    "%s: is no regular file: results are written so that the job can be "
+                    "resumed",
+                    path);
+    }
+    return EXIT_OK;
+}
+
+static int read_all(int fd, const char *path, char **text, size_t *bytes)
+{
+    struct stat st;
+    size_t n = 0;
+
+    if (fstat(fd, &st) != 0) {
+        return fail_errno(path);
+    }
+    *text = malloc((size_t)st.st_size + 1);
+    if (!*text) {
+        return fail(EXIT_LACKING, "%s: no memory for its %lld bytes", path, (long long)st.st_size);
+    }
+    while (n < (size_t)st.st_size) {
+        const ssize_t got = pread(fd, *text + n, (size_t)st.st_size - n, (off_t)n);
+        if (got <= 0) {
+            return got < 0 ? fail_errno(path) : fail(EXIT_WORK, "%s: became shorter", path);
+        }
+        n += (size_t)got;
+    }
+    (*text)[n] = 0;
+    *bytes = n;
+    return EXIT_OK;
+}
+
+static int write_all(int fd, const char *path, const char *data, size_t bytes, uint64_t offset)
+{
+    while (bytes > 0) {
+        const ssize_t n = pwrite(fd, data, bytes, (off_t)offset);
+        if (n < 0 && errno == EINTR) {
+            continue;
+        }
+        if (n < 0) {
+            return fail_errno(path);
+        }
+        data += n;
+        bytes -= (size_t)n;
+        offset += (uint64_t)n;
+    }
+    return EXIT_OK;
+}
+
+/* ------------------------------------------------------------------ reading a journal */
+
+static int add_entry(struct journal *j, const struct journal_entry *e)
+{
+    if (j->n_entry == j->cap) {
+        const size_t cap = j->cap ? j->cap * 2 : 256;
+        struct journal_entry *grown = realloc(j->entry, cap * sizeof *grown);
+        if (!grown) {
+            return fail(EXIT_LACKING, "%s: no memory for %zu results", j->journal_path, cap);
+        }
+        j->entry = grown;
+        j->cap = cap;
+    }
+    j->entry[j->n_entry++] = *e;
+    return EXIT_OK;
+}
+
+static int fail_damaged(const struct journal *j, size_t i_line)
+{
+    return fail(EXIT_INPUT, "%s: line %zu is damaged: remove it and the results to begin anew",
+                j->journal_path, i_line);
+}
+
+static int parse_record(struct journal *j, char *text, size_t i_line)
+{
+    struct journal_entry e;
+    char rest;
+
+    if (strcmp(text, "ordered") == 0) {
+        j->is_finished = true;
+        return EXIT_OK;
+    }
+    if (sscanf(text, "%" SCNu64 " %" SCNu64 " %" SCNu64 " %" SCNx64 "%c", &e.line, &e.offset,
+               &e.bytes, &e.checksum, &rest) != 4 ||
+        e.line == 0 || e.offset != j->offset) {
+        return fail_damaged(j, i_line);
+    }
+    j->offset += e.bytes;
+    return add_entry(j, &e);
+}
+
+/* A last line without its newline was torn, and says nothing. */
+static int parse_journal(struct journal *j, char *text, size_t *n_valid)
+{
+    size_t i_line = 0;
+    char *end;
+
+    *n_valid = 0;
+    for (char *p = text; (end = strchr(p, '\n')) != NULL; p = end + 1) {
+        *end = 0;
+        if (++i_line > 1) {
+            const int exit_status = parse_record(j, p, i_line);
+            if (exit_status != EXIT_OK) {
+                return exit_status;
+            }
+        } else {
+            j->header = json_loads(p, 0, NULL);
+            if (!json_is_object(j->header)) {
+                return fail_damaged(j, i_line);
+            }
+        }
+        *n_valid = (size_t)(end + 1 - text);
+    }
+    return EXIT_OK;
+}
+
+static int check_results(struct journal *j, const char *text, size_t bytes)
+{
+    for (size_t i = 0; i < j->n_entry; i++) {
+        const struct journal_entry *e = &j->entry[i];
+        if (e->offset + e->bytes > bytes ||
+            journal_hash(0, text + e->offset, e->bytes) != e->checksum) {
+            return fail(EXIT_INPUT,
+                        "%s: does not hold the result of line %" PRIu64 " that its journal names: "
+                        "it was changed; remove both to begin anew",
+                        j->live_path, e->line);
+        }
+    }
+    return EXIT_OK;
+}
+
+/* Cuts off what is not known to be whole. */
+static int adopt(struct journal *j)
+{
+    char *records = NULL, *results = NULL;
+    size_t bytes, n_valid;
+
+    int exit_status = read_all(j->journal_fd, j->journal_path, &records, &bytes);
+    if (exit_status == EXIT_OK) {
+        exit_status = parse_journal(j, records, &n_valid);
+    }
+    if (exit_status == EXIT_OK && j->header &&
+        json_is_true(json_object_get(j->header, "ordered")) != j->ordered) {
+        exit_status = fail(EXIT_INPUT, "%s: was begun %s --ordered: go on as it began", j->path,
+                           j->ordered ? "without" : "with");
+    }
+    if (exit_status == EXIT_OK && ftruncate(j->journal_fd, (off_t)n_valid) != 0) {
+        exit_status = fail_errno(j->journal_path);
+    }
+    if (exit_status == EXIT_OK && !j->is_finished) {
+        exit_status = read_all(j->live_fd, j->live_path, &results, &bytes);
+        if (exit_status == EXIT_OK && !j->header && bytes > 0) {
+            exit_status = fail(EXIT_INPUT,
+                               "%s: is there already, and no journal of it: give "
+                               "another name, or remove it",
+                               j->live_path);
+        }
+        if (exit_status == EXIT_OK) {
+            exit_status = check_results(j, results, bytes);
+        }
+        if (exit_status == EXIT_OK && ftruncate(j->live_fd, (off_t)j->offset) != 0) {
+            exit_status = fail_errno(j->live_path);
+        }
+    }
+    j->n_synced = j->n_entry;
+    free(records);
+    free(results);
+    return exit_status;
+}
+
+/* An ordered job makes its results last; until then there may be none. */
+static int check_unfinished(const struct journal *j)
+{
+    struct stat st;
+
+    if (j->ordered && !j->is_finished && !j->header && stat(j->path, &st) == 0) {
+        return fail(EXIT_INPUT,
+                    "%s: is there already, and no journal of it: give another name, or "
+                    "remove it",
+                    j->path);
+    }
+    if (j->is_finished && stat(j->path, &st) != 0) {
+        return fail(EXIT_INPUT,
+                    "%s: is gone, though %s says that it was finished: remove that to "
+                    "begin anew",
+                    j->path, j->journal_path);
+    }
+    return EXIT_OK;
+}
+
+int journal_open(struct journal *j, const char *path, bool ordered, double sync_seconds)
+{
+    *j = (struct journal){
+        .ordered = ordered, .live_fd = -1, .journal_fd = -1, .sync_seconds = sync_seconds};
+    int exit_status = make_names(j, path);
+    if (exit_status == EXIT_OK) {
+        exit_status = open_file(j->live_path, &j->live_fd);
+    }
+    if (exit_status == EXIT_OK) {
+        exit_status = lock(j->live_fd, j->live_path);
+        j->is_mine = exit_status == EXIT_OK;
+    }
+    if (exit_status == EXIT_OK) {
+        exit_status = open_file(j->journal_path, &j->journal_fd);
+    }
+    if (exit_status == EXIT_OK) {
+        exit_status = adopt(j);
+    }
+    if (exit_status == EXIT_OK) {
+        exit_status = check_unfinished(j);
+    }
+    j->next_sync = now_seconds() + sync_seconds;
+    return exit_status;
+}
+
+/* ------------------------------------------------------------------ whose journal it is */
+
+static int write_header(struct journal *j, json_t *want)
+{
+    char *text = json_dumps(want, JSON_COMPACT), *line = NULL;
+
+    if (!text || asprintf(&line, "%s\n", text) < 0) {
+        free(text);
+        return fail(EXIT_LACKING, "%s: no memory", j->journal_path);
+    }
+    int exit_status = write_all(j->journal_fd, j->journal_path, line, strlen(line), 0);
+    if (exit_status == EXIT_OK && fsync(j->journal_fd) != 0) {
+        exit_status = fail_errno(j->journal_path);
+    }
+    sync_folder(j->journal_path);
+    j->header = json_incref(want);
+    free(text);
+    free(line);
+    return exit_status;
+}
+
+static int differs(const struct journal *j, const char *key, const json_t *old, const json_t *new,
+                   bool is_lenient)
+{
+    char *a = json_dumps(old, JSON_ENCODE_ANY | JSON_COMPACT);
+    char *b = json_dumps(new, JSON_ENCODE_ANY | JSON_COMPACT);
+    int exit_status = EXIT_OK;
+
+    if (is_lenient) {
+        warn("%s began with %s %s, now it is %s: results may differ in rounding", j->path, key,
+             a ? a : "none", b ? b : "none");
+    } else {
+        exit_status = fail(EXIT_INPUT,
+                           "%s: was begun with %s %s, now it is %s: go on as it began, or give "
+                           "another -o",
+                           j->path, key, a ? a : "none", b ? b : "none");
+    }
+    free(a);
+    free(b);
+    return exit_status;
+}
+
+int journal_begin(struct journal *j, json_t *want, const char *lenient)
+{
+    const char *key;
+    json_t *value;
+
+    if (!j->header) {
+        return write_header(j, want);
+    }
+    json_object_foreach(want, key, value)
+    {
+        const json_t *old = json_object_get(j->header, key);
+        if (!json_equal(old, value)) {
+            const int exit_status = differs(j, key, old, value, strcmp(key, lenient) == 0);
+            if (exit_status != EXIT_OK) {
+                return exit_status;
+            }
+        }
+    }
+    return EXIT_OK;
+}
+
+/* ------------------------------------------------------------------ writing */
+
+int journal_put(struct journal *j, uint64_t line, const char *text, size_t bytes)
+{
+    const struct journal_entry e = {
+        .line = line,
+        .offset = j->offset,
+        .bytes = bytes,
+        .checksum = journal_hash(0, text, bytes),
+    };
+
+    int exit_status = write_all(j->live_fd, j->live_path, text, bytes, j->offset);
+    if (exit_status == EXIT_OK) {
+        exit_status = add_entry(j, &e);
+    }
+    if (exit_status == EXIT_OK) {
+        j->offset += bytes;
+    }
+    return exit_status;
+}
+
+static int append_records(struct journal *j)
+{
+    char *text = NULL;
+    size_t bytes = 0;
+    FILE *f = open_memstream(&text, &bytes);
+
+    if (!f) {
+        return fail(EXIT_LACKING, "%s: no memory", j->journal_path);
+    }
+    for (size_t i = j->n_synced; i < j->n_entry; i++) {
+        const struct journal_entry *e = &j->entry[i];
+        fprintf(f, "%" PRIu64 " %" PRIu64 " %" PRIu64 " %016" PRIx64 "\n", e->line, e->offset,
+                e->bytes, e->checksum);
+    }
+    fclose(f);
+    const off_t end = lseek(j->journal_fd, 0, SEEK_END);
+    int exit_status = end < 0
+                          ? fail_errno(j->journal_path)
+                          : write_all(j->journal_fd, j->journal_path, text, bytes, (uint64_t)end);
+    if (exit_status == EXIT_OK && fsync(j->journal_fd) != 0) {
+        exit_status = fail_errno(j->journal_path);
+    }
+    free(text);
+    return exit_status;
+}
+
+int journal_sync(struct journal *j, bool now)
+{
+    if (j->n_synced == j->n_entry || (!now && now_seconds() < j->next_sync)) {
+        return EXIT_OK;
+    }
+    if (fsync(j->live_fd) != 0) {
+        return fail_errno(j->live_path);
+    }
+    const int exit_status = append_records(j);
+    if (exit_status == EXIT_OK) {
+        j->n_synced = j->n_entry;
+        j->next_sync = now_seconds() + j->sync_seconds;
+    }
+    return exit_status;
+}
+
+/* ------------------------------------------------------------------ in order */
+
+static int by_line(const void *a, const void *b)
+{
+    const struct journal_entry *x = a, *y = b;
+    return (x->line > y->line) - (x->line < y->line);
+}
+
+static int copy_entry(struct journal *j, const struct journal_entry *e, FILE *to)
+{
+    char *text = malloc(e->bytes + 1);
+    int exit_status = EXIT_OK;
+
+    if (!text) {
+        return fail(EXIT_LACKING, "%s: no memory for a result", j->path);
+    }
+    if (pread(j->live_fd, text, e->bytes, (off_t)e->offset) != (ssize_t)e->bytes) {
+        exit_status = fail(EXIT_WORK, "%s: cannot be read again", j->live_path);
+    } else if (fwrite(text, 1, e->bytes, to) != e->bytes) {
+        exit_status = fail_errno(j->path);
+    }
+    free(text);
+    return exit_status;
+}
+
+static int write_ordered(struct journal *j)
+{
+    struct output out;
+    int exit_status = output_open(&out, j->path);
+
+    qsort(j->entry, j->n_entry, sizeof *j->entry, by_line);
+    for (size_t i = 0; exit_status == EXIT_OK && i < j->n_entry; i++) {
+        exit_status = copy_entry(j, &j->entry[i], out.file);
+    }
+    if (exit_status != EXIT_OK) {
+        output_discard(&out);
+        return exit_status;
+    }
+    return output_commit(&out);
+}
+
+int journal_finish(struct journal *j)
+{
+    static const char mark[] = "ordered\n";
+
+    int exit_status = journal_sync(j, true);
+    if (exit_status != EXIT_OK || !j->ordered || j->is_finished) {
+        return exit_status;
+    }
+    exit_status = write_ordered(j);
+    if (exit_status != EXIT_OK) {
+        return exit_status;
+    }
+    sync_folder(j->path);
+    const off_t end = lseek(j->journal_fd, 0, SEEK_END);
+    exit_status = write_all(j->journal_fd, j->journal_path, mark, sizeof mark - 1, (uint64_t)end);
+    if (exit_status == EXIT_OK && fsync(j->journal_fd) == 0) {
+        j->is_finished = true;
+    }
+    return exit_status;
+}
+
+/* A job that never began leaves no empty files behind. */
+static void remove_unused(const struct journal *j)
+{
+    struct stat st;
+
+    if (j->ordered && j->is_finished) {
+        unlink(j->live_path);
+    }
+    if (!j->header && j->journal_fd >= 0 && fstat(j->journal_fd, &st) == 0 && st.st_size == 0) {
+        unlink(j->journal_path);
+    }
+    if (!j->header && fstat(j->live_fd, &st) == 0 && st.st_size == 0) {
+        unlink(j->live_path);
+    }
+}
+
+void journal_close(struct journal *j)
+{
+    if (j->is_mine) {
+        remove_unused(j);
+    }
+    if (j->live_fd >= 0) {
+        close(j->live_fd);
+    }
+    if (j->journal_fd >= 0) {
+        close(j->journal_fd);
+    }
+    json_decref(j->header);
+    free(j->entry);
+    free(j->path);
+    free(j->live_path);
+    free(j->journal_path);
+    *j = (struct journal){.live_fd = -1, .journal_fd = -1};
+}
