@@ -644,11 +644,30 @@ static int work(struct batch_job *job)
 
 /* ------------------------------------------------------------------ beginning and end */
 
+/* Where every node has room for all weights, each can answer requests of its own; asked before any
+ * weights are read. Who has chosen a placement has it. */
+static void prefer_replicas(struct model_options *o)
+{
+    numoe_engine_params params = o->params;
+    FILE *nowhere = fopen("/dev/null", "w");
+
+    params.placement = NUMOE_PLACEMENT_REPLICATE;
+    if (nowhere && o->params.placement == NUMOE_PLACEMENT_AUTO && !o->params.plan &&
+        numoe_plan_print(&params, nowhere, true, NULL) == NUMOE_OK) {
+        o->params.placement = NUMOE_PLACEMENT_REPLICATE;
+    }
+    if (nowhere) {
+        fclose(nowhere);
+    }
+}
+
 static int open_batch(struct batch_job *job)
 {
+    struct model_options model = job->o->model;
     numoe_error err;
 
-    int exit_status = open_engine(&job->o->model, &job->engine);
+    prefer_replicas(&model);
+    int exit_status = open_engine(&model, &job->engine);
     if (exit_status == EXIT_OK && !job->o->model.quiet) {
         report_engine(job->engine);
         report_sampling(&job->o->sampling);
