@@ -48,7 +48,7 @@ enum {
     OPT_STOP, OPT_CHAT, OPT_CHAT_TEMPLATE, OPT_RAW, OPT_IGNORE_EOG,
     OPT_PERPLEXITY, OPT_WINDOW, OPT_LOGITS, OPT_ROUTES,
     OPT_TENSORS,
-    OPT_PLACEMENT, OPT_REPLICA_BUDGET, OPT_EXPERT_STATS, OPT_PLAN,
+    OPT_PLACEMENT, OPT_REPLICA_BUDGET, OPT_EXPERT_STATS, OPT_PLAN, OPT_MMAP,
     OPT_AUDIT, OPT_EXPERT_STATS_OUT, OPT_JSON,
     OPT_FORMAT,
     OPT_MODE,
@@ -73,7 +73,8 @@ struct model_options {
     {"placement", required_argument, NULL, OPT_PLACEMENT},                                         \
     {"replica-budget", required_argument, NULL, OPT_REPLICA_BUDGET},                               \
     {"expert-stats", required_argument, NULL, OPT_EXPERT_STATS},                                   \
-    {"plan", required_argument, NULL, OPT_PLAN}
+    {"plan", required_argument, NULL, OPT_PLAN},                                                   \
+    {"mmap", no_argument, NULL, OPT_MMAP}
 
 #define CHAT_TEMPLATE_OPTION {"chat-template", required_argument, NULL, OPT_CHAT_TEMPLATE}
 
@@ -101,6 +102,8 @@ struct model_options {
     "                        shard: 20GiB, or 15% of all weights (default: 0)\n"                   \
     "      --expert-stats FILE  how often experts are used, from --expert-stats-out\n"             \
     "      --plan FILE       a plan from 'numoe plan --json', instead of these three\n"            \
+    "      --mmap            experts stay in the file, read through the page cache: for models\n"  \
+    "                        larger than memory; slower\n"                                        \
     "  -q, --quiet           only the result and errors\n"                                         \
     "  -h, --help            this text\n"
 

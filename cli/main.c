@@ -145,7 +145,10 @@ static void print_overview(FILE *to)
         "  NUMOE_ISA    kernels: ref, avx2, avx512 or amx (default: the best there is)\n"
         "  NUMOE_PAGES  what weights lie on: auto (the default), small, thp or huge pages\n"
         "  NUMOE_POOL_THREADS  threads of the system that run the workers (default: one for each\n"
-        "               CPU that may be used)\n",
+        "               CPU that may be used)\n"
+        "  NUMOE_MEMORY_CHECK  off: no model is refused for lack of memory\n"
+        "  NUMOE_WATCH_SECONDS  between looks at where pages and workers are (default: 10; 0: "
+        "none)\n",
         to);
 }
 

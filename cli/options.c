@@ -219,6 +219,9 @@ int model_option(struct model_options *o, int opt, const char *value)
     case OPT_EXPERT_STATS:
         o->params.expert_stats = value;
         break;
+    case OPT_MMAP:
+        o->params.map_experts = true;
+        break;
     case OPT_PLAN:
         o->params.plan = value;
         break;

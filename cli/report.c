@@ -131,6 +131,11 @@ void report_engine(const numoe_engine *engine)
     print_scaled(stderr, (double)info->n_param, "");
     fprintf(stderr, " parameters, %s, ", info->type_name);
     print_scaled(stderr, (double)info->weight_bytes, "B");
+    if (info->mapped_bytes) {
+        fputs(" in memory, ", stderr);
+        print_scaled(stderr, (double)info->mapped_bytes, "B");
+        fputs(" of experts in the file", stderr);
+    }
     fprintf(stderr, "\nplacement  %s\n", info->placement);
     fprintf(stderr, "compute    %s kernels, KV cache %s, ", info->isa,
             info->kv_type == NUMOE_KV_F16 ? "f16" : "f32");
@@ -149,7 +154,13 @@ void report_audit(const numoe_engine *engine, const numoe_traffic *since, size_t
             print_scaled(stderr, (double)(now.local_bytes - since[i].local_bytes) / n_token, "B");
             fputs(" of weights a token read locally, ", stderr);
             print_scaled(stderr, (double)(now.remote_bytes - since[i].remote_bytes) / n_token, "B");
-            fputs(" from other nodes; ", stderr);
+            fputs(" from other nodes", stderr);
+            if (numoe_engine_get_info(engine)->mapped_bytes) {
+                fputs(", ", stderr);
+                print_scaled(stderr, (double)(now.file_bytes - since[i].file_bytes) / n_token, "B");
+                fputs(" from the file", stderr);
+            }
+            fputs("; ", stderr);
         }
         numoe_engine_pages(engine, i, &pages);
         uint64_t n = pages.n_local + pages.n_remote;

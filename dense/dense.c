@@ -22,7 +22,8 @@ static numoe_status worker_init(const struct dense *d, struct node_arena *arena,
     const struct model_hparams *hp = &d->model->hp;
     FORWARD_IF(alloc_floats(arena, (size_t)ATTN_HEAD_BLOCK * KV_CHUNK, &worker->score, err));
     FORWARD_IF(alloc_floats(arena, 2 * WEIGHT_GLU_SCRATCH, &worker->glu, err));
-    FORWARD_IF(node_arena_alloc(arena, weight_row_scratch_bytes(&d->store->w[SLOT_TOKEN_EMBD]),
+    const struct tensor_source *embd = &d->model->src[SLOT_TOKEN_EMBD];
+    FORWARD_IF(node_arena_alloc(arena, format_row_bytes(format_find(embd->format_id), embd->k),
                                 &worker->embd, err));
     if (hp->attn == ATTN_MLA) {
         FORWARD_IF(alloc_floats(arena, hp->kv_lora_rank + hp->n_rope, &worker->row, err));
@@ -80,6 +81,9 @@ static numoe_status shared_init(struct dense *d, numoe_error *err)
 /* From a node that has them; NULL where the model has none. */
 static const float *rope_factors(const struct dense *d)
 {
+    if (d->store == NULL) {
+        return NULL;
+    }
     const struct weight *w = &d->store->w[SLOT_ROPE_FACTORS];
     for (unsigned in = 0; weight_present(w) && in < w->n_node; in++) {
         if (w->vec_here[in]) {
@@ -98,7 +102,10 @@ static numoe_status init(struct dense *d, const struct pool_team *team, const st
     FORWARD_IF(mem_new(&d->token, d->max_tokens, sizeof *d->token, "batch", err));
     FORWARD_IF(mem_new(&d->logits_row, d->max_tokens, sizeof *d->logits_row, "batch", err));
     for (unsigned in = 0; in < d->n_node; in++) {
-        FORWARD_IF(node_arena_new(topo, team->node[in], "activations", &d->node[in].arena, err));
+        struct node_arena **arena = &d->node[in].arena;
+        const unsigned at = team->node[in];
+        FORWARD_IF(d->store != NULL ? node_arena_new(topo, at, "activations", arena, err)
+                                    : node_arena_new_counting(topo, at, arena, err));
     }
     FORWARD_IF(shared_init(d, err));
     for (unsigned in = 0; in < d->n_node; in++) {
@@ -107,6 +114,7 @@ static numoe_status init(struct dense *d, const struct pool_team *team, const st
     return NUMOE_OK;
 }
 
+/* store NULL: nothing can be computed, only counted. */
 numoe_status dense_new(const struct model *model, const struct store *store,
                        const struct pool_team *team, const struct topo *topo,
                        const struct kern *kern, unsigned max_tokens, struct dense **out,
@@ -129,6 +137,19 @@ numoe_status dense_new(const struct model *model, const struct store *store,
         return status;
     }
     *out = d;
+    return NUMOE_OK;
+}
+
+numoe_status dense_buffer_bytes(const struct model *model, const struct pool_team *team,
+                                const struct topo *topo, unsigned max_tokens, uint64_t *node_bytes,
+                                numoe_error *err)
+{
+    struct dense *d = NULL;
+    FORWARD_IF(dense_new(model, NULL, team, topo, NULL, max_tokens, &d, err));
+    for (unsigned in = 0; in < d->n_node; in++) {
+        node_bytes[in] += node_arena_bytes(d->node[in].arena);
+    }
+    dense_free(d);
     return NUMOE_OK;
 }
 
@@ -165,8 +186,7 @@ void dense_begin(struct dense *d, const struct dense_token *tokens, unsigned n)
 void dense_add_traffic(const struct dense *d, unsigned in, struct traffic *sum)
 {
     for (unsigned iw = 0; iw < d->node[in].n_worker; iw++) {
-        sum->local_bytes += d->node[in].worker[iw].reader.local_bytes;
-        sum->remote_bytes += d->node[in].worker[iw].reader.remote_bytes;
+        traffic_add(sum, &d->node[in].worker[iw].reader);
     }
 }
 

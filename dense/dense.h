@@ -26,6 +26,10 @@ numoe_status dense_new(const struct model *model, const struct store *store,
                        const struct pool_team *team, const struct topo *topo,
                        const struct kern *kern, unsigned max_tokens, struct dense **out,
                        numoe_error *err);
+/* Adds the memory that dense_new() will take to node_bytes [the team's nodes]. */
+numoe_status dense_buffer_bytes(const struct model *model, const struct pool_team *team,
+                                const struct topo *topo, unsigned max_tokens, uint64_t *node_bytes,
+                                numoe_error *err);
 void dense_free(struct dense *d);
 
 /* Sets the batch, n <= max_tokens; copied. By the caller's thread, before the workers start. */

@@ -18,7 +18,7 @@ static numoe_status shared_init(struct experts *e, numoe_error *err)
     const size_t n_route = hp->n_layer * n_pair;
     FORWARD_IF(alloc(arena, n_token * hp->n_expert, sizeof(float), &e->logits, err));
     FORWARD_IF(alloc(arena, n_token, sizeof(float), &e->shared_gate, err));
-    if (e->store->holders == NULL) {
+    if (e->store != NULL && e->store->holders == NULL) {
         FORWARD_IF(alloc(arena, n_pair * hp->n_ff_expert, sizeof(float), &e->h, err));
     }
     FORWARD_IF(alloc(arena, n_token * hp->n_ff_shared, sizeof(float), &e->h_shared, err));
@@ -39,6 +39,22 @@ static numoe_status dispatch_init(struct dispatch *d, struct node_arena *arena, 
     return alloc(arena, n_pair, sizeof(uint32_t), &d->pair, err);
 }
 
+/* The largest panel of experts that stay in the file. */
+static size_t mapped_panel_bytes(const struct experts *e)
+{
+    size_t most = 0;
+    for (unsigned il = 0; e->mapped && il < e->model->hp.n_layer; il++) {
+        const struct tensor_source *src = e->model->layer[il].src;
+        for (unsigned slot = SLOT_GATE_EXPS; slot <= SLOT_DOWN_EXPS; slot++) {
+            if (source_present(&src[slot])) {
+                const struct format *format = format_find(src[slot].format_id);
+                most = MAX(most, PANEL_ROWS * format_row_bytes(format, src[slot].k));
+            }
+        }
+    }
+    return most;
+}
+
 static numoe_status node_init(struct experts *e, unsigned in, unsigned n_worker, numoe_error *err)
 {
     const struct model_hparams *hp = &e->model->hp;
@@ -46,6 +62,7 @@ static numoe_status node_init(struct experts *e, unsigned in, unsigned n_worker,
     struct node_arena *arena = node->arena;
     const unsigned n_pair = e->max_tokens * hp->n_expert_used;
     const size_t n_scratch = router_scratch_floats(&hp->router, hp->n_expert);
+    const size_t panel_bytes = mapped_panel_bytes(e);
     node->n_worker = n_worker;
     FORWARD_IF(
         mem_new_aligned(&node->worker, n_worker, sizeof *node->worker, "worker buffers", err));
@@ -56,6 +73,7 @@ static numoe_status node_init(struct experts *e, unsigned in, unsigned n_worker,
         FORWARD_IF(alloc(arena, hp->n_expert, sizeof(float), &worker->logits, err));
         FORWARD_IF(alloc(arena, 2 * WEIGHT_GLU_SCRATCH, sizeof(float), &worker->glu, err));
         FORWARD_IF(alloc(arena, hp->n_embd, sizeof(float), &worker->sum, err));
+        FORWARD_IF(alloc(arena, panel_bytes, 1, &worker->reader.panel, err));
     }
     FORWARD_IF(alloc(arena, n_pair, sizeof(int32_t), &node->ids, err));
     FORWARD_IF(alloc(arena, n_pair, sizeof(float), &node->weights, err));
@@ -74,8 +92,10 @@ static numoe_status init(struct experts *e, const struct pool_team *team, const 
 {
     FORWARD_IF(mem_new(&e->node, e->n_node, sizeof *e->node, "node buffers", err));
     for (unsigned in = 0; in < e->n_node; in++) {
-        FORWARD_IF(node_arena_new(topo, team->node[in], "expert activations", &e->node[in].arena,
-                                  err));
+        struct node_arena **arena = &e->node[in].arena;
+        const unsigned at = team->node[in];
+        FORWARD_IF(e->store != NULL ? node_arena_new(topo, at, "expert activations", arena, err)
+                                    : node_arena_new_counting(topo, at, arena, err));
     }
     FORWARD_IF(shared_init(e, err));
     for (unsigned in = 0; in < e->n_node; in++) {
@@ -84,7 +104,8 @@ static numoe_status init(struct experts *e, const struct pool_team *team, const 
     return NUMOE_OK;
 }
 
-numoe_status experts_new(const struct model *model, const struct store *store,
+/* store NULL: nothing can be computed, only counted, as if experts were whole. */
+static numoe_status make(const struct model *model, const struct store *store, bool mapped,
                          const struct pool_team *team, const struct topo *topo,
                          const struct kern *kern, unsigned max_tokens, struct experts **out,
                          numoe_error *err)
@@ -93,6 +114,7 @@ numoe_status experts_new(const struct model *model, const struct store *store,
     FORWARD_IF(mem_new(&e, 1, sizeof *e, "expert runtime", err));
     e->model = model;
     e->store = store;
+    e->mapped = mapped;
     e->kern = kern;
     e->max_tokens = max_tokens;
     e->n_node = team->n_node;
@@ -102,6 +124,27 @@ numoe_status experts_new(const struct model *model, const struct store *store,
         return status;
     }
     *out = e;
+    return NUMOE_OK;
+}
+
+numoe_status experts_new(const struct model *model, const struct store *store,
+                         const struct pool_team *team, const struct topo *topo,
+                         const struct kern *kern, unsigned max_tokens, struct experts **out,
+                         numoe_error *err)
+{
+    return make(model, store, store->mapped_bytes > 0, team, topo, kern, max_tokens, out, err);
+}
+
+numoe_status experts_buffer_bytes(const struct model *model, const struct pool_team *team,
+                                  const struct topo *topo, unsigned max_tokens, bool mapped,
+                                  uint64_t *node_bytes, numoe_error *err)
+{
+    struct experts *e = NULL;
+    FORWARD_IF(make(model, NULL, mapped, team, topo, NULL, max_tokens, &e, err));
+    for (unsigned in = 0; in < e->n_node; in++) {
+        node_bytes[in] += node_arena_bytes(e->node[in].arena);
+    }
+    experts_free(e);
     return NUMOE_OK;
 }
 
@@ -202,8 +245,7 @@ bool experts_want_q8(const struct experts *e, unsigned il)
 void experts_add_traffic(const struct experts *e, unsigned in, struct traffic *sum)
 {
     for (unsigned iw = 0; iw < e->node[in].n_worker; iw++) {
-        sum->local_bytes += e->node[in].worker[iw].reader.local_bytes;
-        sum->remote_bytes += e->node[in].worker[iw].reader.remote_bytes;
+        traffic_add(sum, &e->node[in].worker[iw].reader);
     }
 }
 

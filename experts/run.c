@@ -23,6 +23,18 @@ static struct weight_glu routed_glu(const struct experts *e, unsigned il)
     };
 }
 
+/* Experts in the file: their rows are asked for as soon as it is known which, the node's workers
+ * share the asking. */
+static void announce(const struct experts *e, const struct worker *w, unsigned il)
+{
+    const struct dispatch *work = &e->node[w->in].work;
+    for (unsigned i = w->iw; i < work->n_item; i += w->nw) {
+        for (unsigned slot = SLOT_GATE_EXPS; slot <= SLOT_DOWN_EXPS; slot++) {
+            weight_will_need(experts_weight(e, il, slot), work->item[i].expert, w->in);
+        }
+    }
+}
+
 static void run_glu(struct experts *e, struct worker *w, unsigned il, const struct kern_act *x)
 {
     const struct weight_glu glu = routed_glu(e, il);
@@ -205,6 +217,9 @@ void experts_run(struct experts *e, struct worker *w, unsigned il, const struct 
     const struct weight *down_shared = experts_weight(e, il, SLOT_DOWN_SHEXP);
     struct experts_node *node = &e->node[w->in];
     const struct kern_act in = act_view(x);
+    if (e->mapped) {
+        announce(e, w, il);
+    }
     run_glu(e, w, il, &in);
     if (e->h != NULL) {
         worker_all_barrier(w);

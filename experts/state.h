@@ -38,6 +38,7 @@ struct experts {
     const struct model *model;
     const struct store *store;
     const struct kern *kern;
+    bool mapped; /* weights of routed experts are in the file */
     unsigned max_tokens, n_node;
     struct experts_node *node;
 

@@ -13,10 +13,10 @@
 
 #include "base/log.h"
 #include "base/mem.h"
+#include "numa/room.h"
 
 #define HUGE_BYTES        ((size_t)2 << 20) /* regions are whole huge pages, so that none is shared */
 #define REGION_MAX_BYTES  ((size_t)1 << 30) /* growth by doubling ends here */
-#define RESERVE_MAX_BYTES ((uint64_t)1 << 30)
 
 struct region {
     char *addr;
@@ -62,6 +62,14 @@ numoe_status node_arena_new(const struct topo *topo, unsigned in, const char *na
     arena->mode = topo->is_this_machine ? NODE_ARENA_BOUND : NODE_ARENA_RECORDED;
     snprintf(arena->name, sizeof(arena->name), "%s", name);
     *out = arena;
+    return NUMOE_OK;
+}
+
+numoe_status node_arena_new_counting(const struct topo *topo, unsigned in,
+                                     struct node_arena **out, numoe_error *err)
+{
+    FORWARD_IF(node_arena_new(topo, in, "memory to come", out, err));
+    (*out)->mode = NODE_ARENA_COUNTING;
     return NUMOE_OK;
 }
 
@@ -119,20 +127,14 @@ const void *node_arena_region(const struct node_arena *arena, unsigned i, size_t
 
 /* ------------------------------------------------------------------ does it fit */
 
-/* Something is left for the kernel, page tables and everybody else. */
-static uint64_t less_reserve(uint64_t bytes)
-{
-    return bytes - MIN(bytes / 32, RESERVE_MAX_BYTES);
-}
-
 static numoe_status fail_full(const struct node_arena *arena, size_t bytes, uint64_t left,
                               const char *limit, numoe_error *err)
 {
     const double mib = 1048576.0;
     return status_fail(err, NUMOE_E_MEMORY,
-                       "%s: %.1f MiB more on node %u do not fit: %.1f MiB left %s", arena->name,
+                       "%s: %.1f MiB more on node %u do not fit: %.1f MiB left %s%s", arena->name,
                        (double)bytes / mib, arena->topo->node[arena->in].os_index,
-                       (double)left / mib, limit);
+                       (double)left / mib, limit, room_way_out(arena->topo));
 }
 
 /* What was handed out may be untouched, so what the kernel calls available is compared twice: as it
@@ -147,7 +149,7 @@ static numoe_status check_room(const struct node_arena *arena, size_t bytes, boo
     for (unsigned in = 0; in < topo->n_node; in++) {
         taken += atomic_load(&topo->ledger->taken_bytes[in]);
     }
-    uint64_t limit = less_reserve(MIN(topo->memory_limit_bytes, topo->host_room_bytes));
+    uint64_t limit = room_less_reserve(MIN(topo->memory_limit_bytes, topo->host_room_bytes));
     if (taken >= limit || bytes > limit - taken) {
         return fail_full(arena, bytes, limit - MIN(limit, taken),
                          topo->memory_limit_bytes <= topo->host_room_bytes
@@ -158,12 +160,12 @@ static numoe_status check_room(const struct node_arena *arena, size_t bytes, boo
     if (node->available_bytes == 0) { /* unknown, or not this machine */
         return NUMOE_OK;
     }
-    uint64_t room = less_reserve(node->available_bytes);
+    uint64_t room = room_less_reserve(node->available_bytes);
     if (taken_here >= room || bytes > room - taken_here) {
         return fail_full(arena, bytes, room - MIN(room, taken_here),
                          "of what was free there at start", err);
     }
-    room = now ? less_reserve(topo_available_bytes(topo, node->os_index)) : UINT64_MAX;
+    room = now ? room_available_bytes(topo, node->os_index) : UINT64_MAX;
     return bytes <= room ? NUMOE_OK
                          : fail_full(arena, bytes, room, "free or reclaimable there now", err);
 }
@@ -229,7 +231,7 @@ static bool try_reserved(struct node_arena *arena, size_t bytes, enum pages page
     const size_t page_bytes = pages_bytes(pages);
     struct region region = {.bytes = round_up(bytes, page_bytes), .pages = pages};
     void *addr;
-    if (topo_free_huge(arena->topo, os_node, page_bytes) < region.bytes / page_bytes ||
+    if (room_free_huge(arena->topo, os_node, page_bytes) < region.bytes / page_bytes ||
         world->map_huge(world, region.bytes, page_bytes, &addr) != 0) {
         return false;
     }
@@ -250,8 +252,8 @@ static void tell_shortage(struct node_arena *arena, size_t bytes)
 {
     const struct topo *topo = arena->topo;
     const unsigned os_node = topo->node[arena->in].os_index;
-    const uint64_t n_2m = topo_free_huge(topo, os_node, TOPO_HUGE_2M);
-    const uint64_t n_1g = topo_free_huge(topo, os_node, TOPO_HUGE_1G);
+    const uint64_t n_2m = room_free_huge(topo, os_node, TOPO_HUGE_2M);
+    const uint64_t n_1g = room_free_huge(topo, os_node, TOPO_HUGE_1G);
     if (arena->mode != NODE_ARENA_FIRST_TOUCH &&
         (arena->policy == PAGES_POLICY_HUGE || n_2m > 0 || n_1g > 0) &&
         (atomic_fetch_or(&topo->ledger->told, TOPO_TOLD_HUGE) & TOPO_TOLD_HUGE) == 0) {
@@ -416,6 +418,12 @@ numoe_status node_arena_alloc(struct node_arena *arena, size_t bytes, void *out,
     }
     unsigned ih, ir;
     bytes = piece_bytes_of(bytes);
+    if (arena->mode == NODE_ARENA_COUNTING) {
+        arena->alloc_bytes += bytes;
+        void *nowhere = (void *)(uintptr_t)CACHE_LINE_BYTES;
+        memcpy(out, &nowhere, sizeof(nowhere));
+        return NUMOE_OK;
+    }
     FORWARD_IF(make_room_for_hole(arena, err));
     if (!find_place(arena, bytes, &ih, &ir)) {
         FORWARD_IF(add_region(arena, bytes, err));

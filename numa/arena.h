@@ -38,9 +38,19 @@ numoe_status node_arena_alloc(struct node_arena *arena, size_t bytes, void *out,
 void node_arena_dealloc(struct node_arena *arena, void *p, size_t bytes);
 uint64_t node_arena_bytes(const struct node_arena *arena); /* allocated so far */
 
+/* For counting what a part would need: hands out addresses of nothing, which must not be touched,
+ * and takes no memory. Pieces are not given back. */
+numoe_status node_arena_new_counting(const struct topo *topo, unsigned in,
+                                     struct node_arena **out, numoe_error *err);
+
 /* How far the pages of this arena are tied to the node: bound, left to first touch because binding
  * was refused, or not at all because the topology is not this machine. */
-enum node_arena_mode { NODE_ARENA_BOUND, NODE_ARENA_FIRST_TOUCH, NODE_ARENA_RECORDED };
+enum node_arena_mode {
+    NODE_ARENA_BOUND,
+    NODE_ARENA_FIRST_TOUCH,
+    NODE_ARENA_RECORDED,
+    NODE_ARENA_COUNTING,
+};
 enum node_arena_mode node_arena_get_mode(const struct node_arena *arena);
 /* The kind of pages that most of it is made of. */
 enum pages node_arena_get_pages(const struct node_arena *arena);

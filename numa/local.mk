@@ -8,6 +8,7 @@ core_sources += \
 	numa/gate.c numa/gate.h \
 	numa/pages.c numa/pages.h \
 	numa/pool.c numa/pool.h numa/pool_gate.h \
+	numa/room.c numa/room.h \
 	numa/share.c \
 	numa/source.c numa/source.h \
 	numa/strand.c numa/strand.h \

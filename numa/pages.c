@@ -14,6 +14,7 @@
 #include "base/mem.h"
 
 #define PROBE_BYTES ((size_t)48 << 20) /* more than second-level caches and TLBs reach */
+#define PROBE_ROOM_PART 8u /* of what may be taken, the probe's two pieces must be no more */
 #define PANEL_BYTES ((size_t)8 << 10)  /* a panel of 16 rows of some 1000 4-bit weights */
 #define N_ROUND     4u                 /* of reading all of it, the best counts */
 #define THP_ENABLED "/sys/kernel/mm/transparent_hugepage/enabled"
@@ -125,7 +126,9 @@ enum pages pages_ordinary(const struct topo *topo, enum pages_policy policy)
     if (never) {
         return PAGES_SMALL;
     }
-    if (!topo->is_this_machine) {
+    /* The probe itself must not be what a control group kills for. */
+    const uint64_t room = MIN(topo->memory_limit_bytes, topo->host_room_bytes);
+    if (!topo->is_this_machine || room / PROBE_ROOM_PART < 2 * PROBE_BYTES) {
         return PAGES_THP;
     }
     pthread_once(&probe_once, probe);

@@ -15,6 +15,7 @@
 #include "base/mem.h"
 #include "numa/allowed.h"
 #include "numa/cgroup.h"
+#include "numa/room.h"
 #include "numa/source.h"
 
 /* One allowed core while the nodes are put together. */
@@ -188,79 +189,6 @@ static numoe_status list_cores(struct builder *b, numoe_error *err)
     return NUMOE_OK;
 }
 
-/* ------------------------------------------------------------------ memory now */
-
-/* With one node the kernel's own estimate is better; and hypervisors that plug memory in on demand
- * show the whole of it only there. */
-static bool is_only_memory_node(const char *root)
-{
-    char *list = world_read(root, "/sys/devices/system/node/has_memory");
-    bool only = list == NULL || strpbrk(list, "-,") == NULL;
-    mem_free(list);
-    return only;
-}
-
-static uint64_t machine_available_bytes(const char *root)
-{
-    uint64_t kib = 0;
-    char *info = world_read(root, "/proc/meminfo");
-    if (info) {
-        world_find_u64(info, "MemAvailable:", &kib);
-    }
-    mem_free(info);
-    return kib * 1024;
-}
-
-/* Free, plus file cache that is clean, plus half of what slabs can give back. */
-static uint64_t node_available_bytes(const char *root, unsigned os_index)
-{
-    static const struct {
-        const char *key;
-        int sign, divisor;
-    } terms[] = {{"MemFree:", 1, 1},      {"Active(file):", 1, 1}, {"Inactive(file):", 1, 1},
-                 {"SReclaimable:", 1, 2}, {"Dirty:", -1, 1},       {"Writeback:", -1, 1}};
-    char path[96], key[64];
-    snprintf(path, sizeof(path), "/sys/devices/system/node/node%u/meminfo", os_index);
-    char *info = world_read(root, path);
-    int64_t sum_kib = 0;
-    for (size_t i = 0; info && i < ARRAY_LEN(terms); i++) {
-        uint64_t kib = 0;
-        snprintf(key, sizeof(key), "Node %u %s", os_index, terms[i].key);
-        world_find_u64(info, key, &kib);
-        sum_kib += terms[i].sign * (int64_t)(kib / (uint64_t)terms[i].divisor);
-    }
-    mem_free(info);
-    return sum_kib > 0 ? (uint64_t)sum_kib * 1024 : 0;
-}
-
-static bool reads_system(const struct topo *t)
-{
-    return t->is_this_machine || t->world->root[0] != '\0';
-}
-
-uint64_t topo_available_bytes(const struct topo *topo, unsigned os_index)
-{
-    if (!reads_system(topo)) {
-        return 0;
-    }
-    const char *root = topo->world->root;
-    return is_only_memory_node(root) ? machine_available_bytes(root)
-                                     : node_available_bytes(root, os_index);
-}
-
-uint64_t topo_free_huge(const struct topo *topo, unsigned os_index, uint64_t page_bytes)
-{
-    char path[160];
-    uint64_t n = 0;
-    if (reads_system(topo)) {
-        snprintf(path, sizeof(path),
-                 "/sys/devices/system/node/node%u/hugepages/hugepages-%llukB/free_hugepages",
-                 os_index, (unsigned long long)page_bytes / 1024);
-        world_read_u64(topo->world->root, path, &n);
-    }
-    return n;
-}
-
 /* ------------------------------------------------------------------ nodes */
 
 static unsigned package_of(const struct builder *b, hwloc_obj_t obj)
@@ -289,19 +217,12 @@ static void read_attributes(const struct builder *b, hwloc_obj_t obj, struct top
     }
 }
 
-/* What hwloc says of a node's memory, corrected and completed by what the kernel says now. */
+/* What hwloc says of a node's memory; room_read() corrects and completes it. */
 static void fill_memory(const struct builder *b, hwloc_obj_t obj, struct topo_node *node)
 {
     node->os_index = obj->os_index;
     node->memory_bytes = obj->attr->numanode.local_memory;
     read_attributes(b, obj, node);
-    if (!reads_system(b->t)) {
-        return;
-    }
-    node->available_bytes = topo_available_bytes(b->t, obj->os_index);
-    node->memory_bytes = MAX(node->memory_bytes, node->available_bytes);
-    node->huge_2m_free = topo_free_huge(b->t, obj->os_index, TOPO_HUGE_2M);
-    node->huge_1g_free = topo_free_huge(b->t, obj->os_index, TOPO_HUGE_1G);
 }
 
 static uint64_t last_cache_bytes(hwloc_obj_t obj, hwloc_obj_t *cache)
@@ -506,8 +427,8 @@ static void tell(const struct topo *t)
 
 /* ------------------------------------------------------------------ topology */
 
-/* The host is where the process runs, also when the topology is another machine. */
-static void read_host(struct topo *t)
+/* Where the process runs, also when the topology is another machine. */
+static void count_runnable(struct topo *t)
 {
     struct cgroup_limits limits;
     cgroup_read("", &limits);
@@ -516,8 +437,6 @@ static void read_host(struct topo *t)
         n = MAX((unsigned)limits.cpu_quota, 1u);
     }
     t->n_runnable = n;
-    uint64_t available = machine_available_bytes("");
-    t->host_room_bytes = MIN(limits.memory_bytes, available ? available : UINT64_MAX);
     cgroup_fini(&limits);
 }
 
@@ -555,7 +474,7 @@ static numoe_status fill_topo(struct builder *b, const char *root, numoe_error *
     FORWARD_IF(allowed_read(b->hw, root, here, &b->allowed, err));
     t->cpu_quota = b->allowed.cpu_quota;
     t->memory_limit_bytes = b->allowed.memory_limit_bytes;
-    read_host(t);
+    count_runnable(t);
     open_builder(b);
     FORWARD_IF(list_cores(b, err));
     FORWARD_IF(list_nodes(b, err));
@@ -564,6 +483,7 @@ static numoe_status fill_topo(struct builder *b, const char *root, numoe_error *
     int n_all = hwloc_bitmap_weight(hwloc_topology_get_complete_cpuset(b->hw));
     t->n_excluded_pu = n_all > (int)b->n_pu ? (unsigned)n_all - b->n_pu : 0;
     t->n_package = (unsigned)MAX(hwloc_get_nbobjs_by_type(b->hw, HWLOC_OBJ_PACKAGE), 1);
+    FORWARD_IF(room_read(t, err));
     return describe(b, err);
 }
 
@@ -598,20 +518,28 @@ numoe_status topo_load_below(const char *root, const char *spec, struct topo **o
     return load(root, spec, out, err);
 }
 
-void topo_keep_node(struct topo *topo, unsigned in)
+void topo_keep_nodes(struct topo *topo, uint64_t keep)
 {
-    for (unsigned i = 0; i < topo->n_node; i++) {
-        if (i != in) {
-            mem_free(topo->node[i].pu);
+    const unsigned n_all = topo->n_node;
+    unsigned kept[TOPO_MAX_NODE], n = 0;
+    for (unsigned in = 0; in < n_all; in++) {
+        if (keep >> in & 1) {
+            kept[n++] = in;
+        } else {
+            mem_free(topo->node[in].pu);
+            topo->n_core -= topo->node[in].n_core;
         }
     }
-    topo->node[0] = topo->node[in];
-    topo->n_node = 1;
-    topo->n_core = topo->node[0].n_core;
-    if (topo->distance != NULL) {
-        topo->distance[0] = topo->distance[in];
+    /* To the front; what is read lies never before what is written. */
+    for (unsigned i = 0; i < n; i++) {
+        topo->node[i] = topo->node[kept[i]];
+        atomic_store(&topo->ledger->taken_bytes[i],
+                     atomic_load(&topo->ledger->taken_bytes[kept[i]]));
     }
-    atomic_store(&topo->ledger->taken_bytes[0], atomic_load(&topo->ledger->taken_bytes[in]));
+    for (unsigned i = 0; topo->distance != NULL && i < n * n; i++) {
+        topo->distance[i] = topo->distance[kept[i / n] * n_all + kept[i % n]];
+    }
+    topo->n_node = n;
 }
 
 void topo_free(struct topo *topo)

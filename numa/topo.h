@@ -29,7 +29,7 @@ struct topo_node {
     unsigned *pu;             /* [n_pu] kernel numbers: first one per core, in core order with the
                                  fastest kind of core first; behind them the cores' other PUs */
     uint64_t memory_bytes;    /* total */
-    uint64_t available_bytes; /* free + reclaimable when loaded; 0 if not this machine */
+    uint64_t available_bytes; /* room_available_bytes() when loaded */
     uint64_t huge_2m_free, huge_1g_free; /* pages; 0 if not this machine */
     uint64_t llc_bytes;                  /* last-level caches of its cores, together; 0 unknown */
     double read_bps;   /* bytes/second from the platform's memory attributes; 0 unknown */
@@ -41,7 +41,12 @@ struct topo_ledger {
     _Atomic uint64_t taken_bytes[TOPO_MAX_NODE]; /* index into topo.node */
     atomic_uint told;                            /* bits of TOPO_TOLD_*: said once */
 };
-enum { TOPO_TOLD_BIND = 1u << 0, TOPO_TOLD_PIN = 1u << 1, TOPO_TOLD_HUGE = 1u << 2 };
+enum {
+    TOPO_TOLD_BIND = 1u << 0,
+    TOPO_TOLD_PIN = 1u << 1,
+    TOPO_TOLD_HUGE = 1u << 2,
+    TOPO_TOLD_CHECK = 1u << 3,
+};
 
 struct topo {
     bool is_this_machine;
@@ -63,6 +68,7 @@ struct topo {
     uint64_t
         memory_limit_bytes; /* smallest cgroup limit less what is used already; UINT64_MAX: none */
     uint64_t host_room_bytes; /* memory this process can really take, whatever the topology says */
+    bool memory_may_grow; /* a guest whose memory is plugged in as it is used */
     /* distance[i * n_node + j], 10 = local; NULL unknown */
     unsigned *distance;
     struct world *world;
@@ -76,19 +82,14 @@ struct topo {
 numoe_status topo_load(const char *spec, struct topo **out, numoe_error *err);
 void topo_free(struct topo *topo);
 
-/* Leaves node in alone among those that get a pool. Before anything is taken from it. */
-void topo_keep_node(struct topo *topo, unsigned in);
+/* Leaves only the nodes in keep (bits) among those that get a pool. Before anything is taken from
+ * them. */
+void topo_keep_nodes(struct topo *topo, uint64_t keep);
 
 /* For tests: a spec with the limits of a made-up process. root stands before /proc and /sys: its
  * /proc/self/status (Cpus_allowed_list, Mems_allowed_list), /proc/self/cgroup, control groups and
  * node files count as those of the machine that spec describes, but nothing is bound. */
 numoe_status topo_load_below(const char *root, const char *spec, struct topo **out,
                              numoe_error *err);
-
-/* Free and reclaimable memory of a kernel node now; 0 if not this machine or unknown. */
-uint64_t topo_available_bytes(const struct topo *topo, unsigned os_index);
-/* Huge pages of a size that a kernel node has reserved and not given out; likewise. They are not
- * part of its available memory. */
-uint64_t topo_free_huge(const struct topo *topo, unsigned os_index, uint64_t page_bytes);
 
 #endif

@@ -12,6 +12,7 @@
 #include <stdatomic.h>
 #include <string.h>
 
+#include "numa/room.h"
 #include "runtime/batch-seq.h"
 
 #define SEQUENCES_DEFAULT 128u
@@ -94,7 +95,7 @@ static double free_bytes(const struct topo *topo)
     bool known = true;
 
     for (unsigned in = 0; in < topo->n_node; in++) {
-        const uint64_t bytes = topo_available_bytes(topo, topo->node[in].os_index);
+        const uint64_t bytes = room_available_bytes(topo, topo->node[in].os_index);
         known = known && bytes > 0;
         sum += (double)bytes;
         limit -= (double)atomic_load(&topo->ledger->taken_bytes[in]);

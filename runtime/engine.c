@@ -15,8 +15,7 @@
 #include "numa/bandwidth.h"
 #include "runtime/place.h"
 
-#define CHUNK_TOKENS_DEFAULT 512u
-#define CHUNK_TOKENS_MAX     65536u
+#define CHUNK_TOKENS_MAX 65536u
 
 void numoe_engine_params_init(numoe_engine_params *params)
 {
@@ -82,7 +81,7 @@ static bool is_float(uint32_t format_id)
 
 /* A cache in f16 costs 1e-3 of the logits: that is lost in the error of quantized weights, but not
  * in that of floats. */
-static bool kv_is_f16(numoe_kv_type type, const struct model *model)
+bool engine_kv_is_f16(numoe_kv_type type, const struct model *model)
 {
     if (type != NUMOE_KV_AUTO) {
         return type == NUMOE_KV_F16;
@@ -132,6 +131,7 @@ static void fill_info(numoe_engine *e, double load_seconds)
         .n_lane = step_max_lanes(e->step),
         .n_param = m->n_param,
         .weight_bytes = e->store->bytes,
+        .mapped_bytes = e->store->mapped_bytes,
         .active_bytes = m->active.dense + m->active.shared + m->active.routed,
         .kv_token_bytes = kv_token_bytes(m, e->kv_f16),
         .load_seconds = load_seconds,
@@ -164,7 +164,10 @@ bool numoe_engine_traffic(const numoe_engine *engine, unsigned index, numoe_traf
         return false;
     }
     traffic->os_node = engine->topo->node[index].os_index;
-    step_traffic(engine->step, index, &traffic->local_bytes, &traffic->remote_bytes);
+    const struct traffic sum = step_traffic(engine->step, index);
+    traffic->local_bytes = sum.local_bytes;
+    traffic->remote_bytes = sum.remote_bytes;
+    traffic->file_bytes = sum.file_bytes;
     return true;
 }
 
@@ -267,7 +270,7 @@ static numoe_status engine_load(numoe_engine *e, const numoe_engine_params *para
     log_debug("machine: %s", e->topo->description);
     FORWARD_IF(open_model(e, params->model_path, params->min_ctx, err));
     FORWARD_IF(chat_open(e->model->gguf, e->tok, params->chat_template, &e->chat, err));
-    e->kv_f16 = kv_is_f16(params->kv_type, e->model);
+    e->kv_f16 = engine_kv_is_f16(params->kv_type, e->model);
     e->chunk_tokens = params->chunk_tokens ? params->chunk_tokens : CHUNK_TOKENS_DEFAULT;
     FORWARD_IF(mem_new(&e->token, e->chunk_tokens, sizeof *e->token, "batch", err));
     FORWARD_IF(mem_new(&e->span, e->chunk_tokens, sizeof *e->span, "batch", err));

@@ -60,6 +60,11 @@ struct numoe_session {
     void *on_route_arg;
 };
 
+#define CHUNK_TOKENS_DEFAULT 512u
+
+/* Whether a KV cache of the type is in f16: AUTO looks at the model's weights. */
+bool engine_kv_is_f16(numoe_kv_type type, const struct model *model);
+
 /* True once for each numoe_session_cancel() that was not answered yet. */
 static inline bool session_take_cancel(numoe_session *s)
 {

@@ -9,6 +9,9 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/log.h"
+#include "numa/room.h"
+#include "runtime/engine.h"
 #include "store/stats.h"
 
 #define PLAN_MAX_BYTES (256u << 20)
@@ -89,7 +92,7 @@ static numoe_status keep_node(struct topo *topo, unsigned in, struct place *p, n
     const struct placement_node node = p->machine.node[in];
     pools_free(p->pools);
     p->pools = NULL;
-    topo_keep_node(topo, in);
+    topo_keep_nodes(topo, UINT64_C(1) << in);
     FORWARD_IF(pools_new(topo, MIN(n_worker, MAX(node.n_worker, topo->n_core)), &p->pools, err));
     p->machine.n_node = 1;
     p->machine.node[0] = node;
@@ -98,14 +101,105 @@ static numoe_status keep_node(struct topo *topo, unsigned in, struct place *p, n
     return NUMOE_OK;
 }
 
+/* ------------------------------------------------------------------ memory besides weights */
+
+/* Positions whose cache must have room: of the context that is asked for, or of a usual one. */
+#define CONTEXT_DEFAULT 4096u
+
+/* Chunks are dealt to the nodes in turn. */
+static uint64_t context_bytes(const struct model *model, const numoe_engine_params *params,
+                         unsigned n_node, unsigned in)
+{
+    const unsigned n_ctx =
+        params->min_ctx ? params->min_ctx : MIN(model->hp.n_ctx_train, CONTEXT_DEFAULT);
+    const unsigned n_chunk = (n_ctx + KV_CHUNK - 1) / KV_CHUNK;
+    const unsigned here = n_chunk > in ? (n_chunk - in - 1) / n_node + 1 : 0;
+    const bool f16 = engine_kv_is_f16(params->kv_type, model);
+    return here * KV_CHUNK * kv_token_bytes(model, f16);
+}
+
+/* What loading needs is given back before the rest is used. */
+static numoe_status count_buffers(const numoe_engine_params *params, const struct model *model,
+                                  const struct topo *topo, struct place *p, numoe_error *err)
+{
+    const unsigned chunk = params->chunk_tokens ? params->chunk_tokens : CHUNK_TOKENS_DEFAULT;
+    uint64_t bytes[TOPO_MAX_NODE];
+    FORWARD_IF(
+        step_buffer_bytes(model, p->pools, topo, chunk, params->map_experts, bytes, err));
+    for (unsigned in = 0; in < p->machine.n_node; in++) {
+        struct placement_node *node = &p->machine.node[in];
+        node->buffer_bytes = MAX(bytes[in] + context_bytes(model, params, p->machine.n_node, in),
+                                 node->n_worker * store_loading_bytes(&p->shapes));
+    }
+    return NUMOE_OK;
+}
+
+/* Nodes (bits) that have room for their workers' buffers and something of the weights. */
+static uint64_t nodes_with_room(const struct place *p)
+{
+    uint64_t vector_bytes = 0, nodes = 0;
+    for (unsigned is = 0; is < p->shapes.n; is++) {
+        const struct shape *s = &p->shapes.shape[is];
+        vector_bytes += s->kind == SHAPE_VECTOR ? shape_bytes(s) : 0;
+    }
+    for (unsigned in = 0; in < p->machine.n_node; in++) {
+        nodes |= (uint64_t)(placement_room(&p->machine, in) > vector_bytes) << in;
+    }
+    return nodes;
+}
+
+/* Workers, and what they can count on. */
+static numoe_status open_machine(const numoe_engine_params *params, const struct model *model,
+                                 struct topo *topo, struct place *p, numoe_error *err)
+{
+    pools_free(p->pools);
+    p->pools = NULL;
+    FORWARD_IF(pools_new(topo, params->n_thread, &p->pools, err));
+    FORWARD_IF(placement_machine_init(topo, p->pools, false, &p->machine, err));
+    return count_buffers(params, model, topo, p, err);
+}
+
+/* A full node would have nothing to do but to be waited for. Where none has room, the plan says so.
+ */
+static numoe_status leave_out_full_nodes(const numoe_engine_params *params,
+                                         const struct model *model, struct topo *topo,
+                                         struct place *p, numoe_error *err)
+{
+    uint64_t keep = nodes_with_room(p);
+    while (p->machine.n_node > 1 && keep != 0 &&
+           (unsigned)__builtin_popcountll(keep) < p->machine.n_node) {
+        for (unsigned in = 0; in < p->machine.n_node; in++) {
+            const struct placement_node *node = &p->machine.node[in];
+            if ((keep >> in & 1) == 0) {
+                log_warn("node %u takes no part: %.1f MiB are available there, its workers' "
+                         "buffers alone need %.1f MiB",
+                         node->os_index, (double)node->room_bytes / 1048576.0,
+                         (double)node->buffer_bytes / 1048576.0);
+            }
+        }
+        pools_free(p->pools); /* their memory is the nodes' */
+        p->pools = NULL;
+        topo_keep_nodes(topo, keep);
+        FORWARD_IF(open_machine(params, model, topo, p, err));
+        keep = nodes_with_room(p);
+    }
+    return NUMOE_OK;
+}
+
 static numoe_status open_parts(const numoe_engine_params *params, const struct model *model,
                                struct topo *topo, struct place *p, numoe_error *err)
 {
     FORWARD_IF(shapes_new(model, &p->shapes, err));
-    FORWARD_IF(pools_new(topo, params->n_thread, &p->pools, err));
-    FORWARD_IF(placement_machine_init(topo, p->pools, params->plan == NULL, &p->machine, err));
-    FORWARD_IF(params->plan != NULL ? plan_from_file(params->plan, p, err)
-                                    : plan_anew(params, model, p, err));
+    FORWARD_IF(params->map_experts ? shapes_map_experts(&p->shapes, err) : NUMOE_OK);
+    FORWARD_IF(room_read(topo, err));
+    FORWARD_IF(open_machine(params, model, topo, p, err));
+    if (params->plan != NULL) {
+        FORWARD_IF(plan_from_file(params->plan, p, err));
+    } else {
+        FORWARD_IF(leave_out_full_nodes(params, model, topo, p, err));
+        FORWARD_IF(placement_measure(topo, p->pools, &p->machine, err));
+        FORWARD_IF(plan_anew(params, model, p, err));
+    }
     const int only = placement_only_node(p->plan);
     return only >= 0 && p->machine.n_node > 1 ? keep_node(topo, (unsigned)only, p, err) : NUMOE_OK;
 }
@@ -201,6 +295,10 @@ static void print_plan(const struct place *p, FILE *out)
         fprintf(out, ", of them %.2f GB further copies of experts",
                 (double)plan->replica_bytes * 1e-9);
     }
+    const uint64_t mapped = shapes_mapped_bytes(&p->shapes);
+    if (mapped > 0) {
+        fprintf(out, "; %.2f GB of experts stay in the file", (double)mapped * 1e-9);
+    }
     if (plan->n_replicated > 0) {
         fprintf(out, "\nreplicas    %u of %u experts on several nodes serve %.0f %% of choices",
                 plan->n_replicated, plan->n_expert, plan->replica_share * 100);
@@ -209,11 +307,12 @@ static void print_plan(const struct place *p, FILE *out)
         fprintf(out, "\nimbalance   the busiest node has %.2f times its part of a token's experts",
                 plan->imbalance);
     }
-    fprintf(out, "\n\nnode  workers  bandwidth GB/s  share %%  weights GB  room GB\n");
+    fprintf(out, "\n\nnode  workers  bandwidth GB/s  share %%  weights GB  buffers GB  room GB\n");
     for (unsigned in = 0; in < plan->n_node; in++) {
         const struct placement_node *node = &p->machine.node[in];
-        fprintf(out, "%4u  %7u  %14.1f  %7.1f  %10.2f  ", node->os_index, node->n_worker,
-                node->read_bps * 1e-9, plan->share[in] * 100, (double)plan->node_bytes[in] * 1e-9);
+        fprintf(out, "%4u  %7u  %14.1f  %7.1f  %10.2f  %10.2f  ", node->os_index, node->n_worker,
+                node->read_bps * 1e-9, plan->share[in] * 100, (double)plan->node_bytes[in] * 1e-9,
+                (double)node->buffer_bytes * 1e-9);
         if (node->room_bytes == UINT64_MAX) {
             fprintf(out, "%7s\n", "?");
         } else {

@@ -256,16 +256,25 @@ static void add_traffic(const struct team *team, unsigned in, struct traffic *su
     experts_add_traffic(team->experts, in, sum);
 }
 
-void step_traffic(const struct step *step, unsigned in, uint64_t *local_bytes,
-                  uint64_t *remote_bytes)
+numoe_status step_buffer_bytes(const struct model *model, struct pools *pools,
+                               const struct topo *topo, unsigned max_tokens, bool mapped,
+                               uint64_t *node_bytes, numoe_error *err)
+{
+    struct pool_team team;
+    pools_team(pools, &team);
+    memset(node_bytes, 0, team.n_node * sizeof *node_bytes);
+    FORWARD_IF(dense_buffer_bytes(model, &team, topo, max_tokens, node_bytes, err));
+    return experts_buffer_bytes(model, &team, topo, max_tokens, mapped, node_bytes, err);
+}
+
+struct traffic step_traffic(const struct step *step, unsigned in)
 {
     struct traffic sum = {0};
     add_traffic(&step->all, in, &sum);
     if (in < step->n_lane) {
         add_traffic(&step->lane[in], 0, &sum);
     }
-    *local_bytes = sum.local_bytes;
-    *remote_bytes = sum.remote_bytes;
+    return sum;
 }
 
 const uint64_t *step_expert_counts(const struct step *step)

@@ -21,6 +21,7 @@ struct kv_cache; /* dense/kv.h: the cache of one sequence */
 struct kern;     /* kernels/kern.h: the inner loops */
 struct step;
 struct expert_stats;
+struct traffic;  /* store/weight.h: bytes read */
 
 struct step_token {
     int32_t id;
@@ -35,6 +36,11 @@ numoe_status step_new(const struct model *model, const struct store *store, stru
                       struct step **out, numoe_error *err);
 void step_free(struct step *step);
 
+/* Memory that step_new() will take on each node: *node_bytes [pools' nodes]. mapped: experts stay
+ * in the file. An upper bound over all placements, exact for whole experts. */
+numoe_status step_buffer_bytes(const struct model *model, struct pools *pools,
+                               const struct topo *topo, unsigned max_tokens, bool mapped,
+                               uint64_t *node_bytes, numoe_error *err);
 /* How many lanes there can be: one a node, or 0 where a node lacks some weights. */
 unsigned step_max_lanes(const struct step *step);
 /* Buffers of the lanes, which step_run_lanes() needs; of max_tokens each. NUMOE_E_MEMORY leaves the
@@ -57,8 +63,7 @@ bool step_route(const struct step *step, unsigned il, unsigned i, const int32_t 
 
 /* What a node's workers have read of matrices so far, and how many tokens chose each expert,
  * [n_layer, n_expert], valid until asked again; together and in lanes. */
-void step_traffic(const struct step *step, unsigned in, uint64_t *local_bytes,
-                  uint64_t *remote_bytes);
+struct traffic step_traffic(const struct step *step, unsigned in);
 const uint64_t *step_expert_counts(const struct step *step);
 /* Adds counts and sums of router weights to stats of the model's shape. */
 void step_add_stats(const struct step *step, struct expert_stats *stats);

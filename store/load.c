@@ -1,5 +1,6 @@
 /* From a plan to weights without data, and to the list of what has to be read for them. */
 #include "store/load.h"
+#include "store/reader.h"
 
 #include <string.h>
 
@@ -8,6 +9,9 @@ uint32_t load_job_units(const struct load_job *job, unsigned in)
     const struct weight *w = job->w;
     if (job->shape->kind == SHAPE_VECTOR) {
         return w->vec_here[in] ? 1 : 0;
+    }
+    if (job->shape->mapped) {
+        return 0;
     }
     const struct weight_part *part = &w->part[in];
     if (w->dealt) {
@@ -26,9 +30,30 @@ uint64_t load_job_bytes(const struct load_job *job, unsigned in)
     if (job->shape->kind == SHAPE_VECTOR) {
         return w->vec_here[in] ? shape_bytes(job->shape) : 0;
     }
+    if (job->shape->mapped) {
+        return 0;
+    }
     const struct weight_part *part = &w->part[in];
     return w->dealt ? round_up((uint64_t)part->n_dealt * w->panel_bytes, CACHE_LINE_BYTES)
                     : (uint64_t)part->n_mat * part->mat_bytes;
+}
+
+uint64_t store_loading_bytes(const struct shapes *shapes)
+{
+    size_t range_bytes = 0, scratch_bytes = 0;
+    for (unsigned is = 0; is < shapes->n; is++) {
+        const struct shape *s = &shapes->shape[is];
+        const size_t row_bytes = s->k * sizeof(float);
+        if (s->kind == SHAPE_K_B) { /* as k_b_layout(), with rows of floats */
+            scratch_bytes = MAX(scratch_bytes, (2 * (size_t)s->n_row + 1 + PANEL_ROWS) * row_bytes +
+                                                   4 * CACHE_LINE_BYTES);
+        } else if (s->kind == SHAPE_VECTOR) {
+            scratch_bytes = MAX(scratch_bytes, row_bytes);
+        } else if (!s->mapped) {
+            range_bytes = MAX(range_bytes, MAX(LOAD_BLOCK_BYTES, shape_panel_bytes(s)));
+        }
+    }
+    return reader_memory_bytes(range_bytes, scratch_bytes);
 }
 
 /* ------------------------------------------------------------------ parts */
@@ -93,6 +118,9 @@ static numoe_status make_matrix(struct weight *w, const struct shape *s, const s
     w->k = s->k;
     w->q8 = kern_act_kind(s->format_id) == KERN_ACT_Q8;
     w->panel_bytes = shape_panel_bytes(s);
+    if (s->mapped) {
+        FORWARD_IF(mem_new(&w->map, s->n_mat, sizeof *w->map, "places of experts", err));
+    }
     FORWARD_IF(mem_new(&w->part, p->n_node, sizeof *w->part, "weight parts", err));
     placement_find(p, s, &from, &to);
     while (from < to) {

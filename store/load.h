@@ -9,6 +9,12 @@
 
 #define LOAD_BLOCK_BYTES (1u << 20) /* rows read at once, where a panel is not larger */
 
+/* A file of the model that weights stay in; addr NULL: none do. */
+struct load_map {
+    void *addr;
+    size_t bytes;
+};
+
 struct load_job {
     const struct shape *shape;
     struct weight *w;
@@ -32,13 +38,16 @@ numoe_status load_plan_new(const struct model *model, const struct shapes *shape
                            struct load_plan **out, numoe_error *err);
 void load_plan_free(struct load_plan *plan);
 
-/* Units of a job on a node, and the bytes it places there. */
+/* Units of a job on a node, and the bytes it places there; 0 of what stays in the file. */
 uint32_t load_job_units(const struct load_job *job, unsigned in);
 uint64_t load_job_bytes(const struct load_job *job, unsigned in);
 
 /* Unit iu of the job (counted within job and node) as one range of a tensor, where it is one. */
 bool load_unit_range(const struct load_job *job, unsigned in, uint32_t iu,
                      const struct gguf_tensor **t, uint64_t *from, size_t *bytes);
+/* Where matrix mat begins: the tensor, and the byte in it. */
+const struct gguf_tensor *load_matrix_range(const struct load_job *job, uint32_t mat,
+                                            uint64_t *from);
 /* Puts a unit in place on node in. data: its range; NULL: it is read here. scratch: plan's
  * scratch_bytes, 64-byte aligned. *placed_bytes is set to what was placed. */
 numoe_status load_unit(const struct model *model, const struct load_job *job, unsigned in,

@@ -1,22 +1,32 @@
 /* What a plan has to know of the machine: room and bandwidth of the nodes that have workers. */
 #include "numa/bandwidth.h"
 #include "numa/pages.h"
+#include "numa/room.h"
 #include "store/placement.h"
 
 #define ASSUMED_WORKER_BPS 10e9
 #define ASSUMED_NODE_BPS   200e9
 #define ASSUMED_REMOTE     2.0 /* a read from another node, where no distances are known */
-#define RESERVE_MAX_BYTES  ((uint64_t)1 << 30)
 
-/* Reserved huge pages are used as a whole; of the rest a part stays for the kernel and everybody
- * else. The arenas keep to the same. */
-static uint64_t room_bytes(const struct topo *topo, unsigned in, bool use_huge)
+/* Reserved huge pages are used as a whole, and no control group counts them as memory; of the rest
+ * a part stays for the kernel and everybody else. The arenas keep to the same. */
+static uint64_t huge_bytes(const struct topo *topo, unsigned in, enum pages_policy policy)
+{
+    const struct topo_node *node = &topo->node[in];
+    const bool use = policy == PAGES_POLICY_AUTO || policy == PAGES_POLICY_HUGE;
+    return use ? node->huge_2m_free * TOPO_HUGE_2M + node->huge_1g_free * TOPO_HUGE_1G : 0;
+}
+
+static uint64_t room_bytes(const struct topo *topo, unsigned in)
 {
     const struct topo_node *node = &topo->node[in];
     const uint64_t bytes = topo->is_this_machine ? node->available_bytes : node->memory_bytes;
-    const uint64_t huge_bytes =
-        use_huge ? node->huge_2m_free * TOPO_HUGE_2M + node->huge_1g_free * TOPO_HUGE_1G : 0;
-    return bytes > 0 ? bytes - MIN(bytes / 32, RESERVE_MAX_BYTES) + huge_bytes : UINT64_MAX;
+    return bytes > 0 ? room_less_reserve(bytes) : UINT64_MAX;
+}
+
+static uint64_t plus(uint64_t bytes, uint64_t more)
+{
+    return more > UINT64_MAX - bytes ? UINT64_MAX : bytes + more;
 }
 
 static double remote_factor(const struct topo *topo)
@@ -64,22 +74,35 @@ static numoe_status find_bandwidth(const struct topo *topo, struct pools *pools,
     return NUMOE_OK;
 }
 
+numoe_status placement_measure(const struct topo *topo, struct pools *pools,
+                               struct placement_machine *machine, numoe_error *err)
+{
+    return find_bandwidth(topo, pools, true, machine, err);
+}
+
 numoe_status placement_machine_init(const struct topo *topo, struct pools *pools, bool may_measure,
                                     struct placement_machine *out, numoe_error *err)
 {
+    /* Of another machine nothing is known but what is limited on purpose. */
+    const bool limited =
+        !topo->is_this_machine || topo->memory_limit_bytes <= topo->host_room_bytes;
     struct placement_machine m = {
         .n_node = pools_n_node(pools),
         .remote_factor = remote_factor(topo),
-        .limit_bytes = topo->memory_limit_bytes,
+        .limit_bytes =
+            room_less_reserve(limited ? topo->memory_limit_bytes : topo->host_room_bytes),
         .room_source = topo->is_this_machine ? "available" : "in all",
+        .limit_source = limited ? "the control group's limit" : "what this machine has free",
+        .way_out = room_way_out(topo),
     };
     enum pages_policy policy;
     FORWARD_IF(pages_policy(&policy, err));
     for (unsigned in = 0; in < m.n_node; in++) {
         m.node[in].os_index = topo->node[in].os_index;
         m.node[in].n_worker = pools_node_workers(pools, in);
-        m.node[in].room_bytes =
-            room_bytes(topo, in, policy == PAGES_POLICY_AUTO || policy == PAGES_POLICY_HUGE);
+        const uint64_t huge = huge_bytes(topo, in, policy);
+        m.node[in].room_bytes = plus(room_bytes(topo, in), huge);
+        m.limit_bytes = plus(m.limit_bytes, huge);
     }
     FORWARD_IF(find_bandwidth(topo, pools, may_measure, &m, err));
     *out = m;

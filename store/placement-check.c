@@ -156,7 +156,7 @@ static void count_bytes(struct placement *p, const struct shape *s, unsigned fro
 {
     uint64_t bytes = 0;
     for (unsigned i = from; i < to; i++) {
-        const uint64_t more = placement_slice_bytes(s, &p->slice[i]);
+        const uint64_t more = placement_placed_bytes(s, &p->slice[i]);
         p->node_bytes[p->slice[i].node] += more;
         bytes += more;
     }
@@ -166,7 +166,8 @@ static void count_bytes(struct placement *p, const struct shape *s, unsigned fro
         bytes += more;
     }
     p->total_bytes += bytes;
-    if (p->mode == NUMOE_PLACEMENT_SHARD && shape_is_routed(s)) {
+    p->expert_bytes += shape_is_routed(s) ? bytes : 0;
+    if (p->mode == NUMOE_PLACEMENT_SHARD && shape_is_routed(s) && !s->mapped) {
         p->replica_bytes += bytes - shape_bytes(s);
     }
 }
@@ -176,7 +177,7 @@ static numoe_status check_slices(struct placement *p, const struct shapes *shape
 {
     unsigned n_known = 0;
     memset(p->node_bytes, 0, sizeof p->node_bytes);
-    p->total_bytes = p->replica_bytes = 0;
+    p->total_bytes = p->expert_bytes = p->replica_bytes = 0;
     placement_sort(p);
     for (unsigned is = 0; is < shapes->n; is++) {
         const struct shape *s = &shapes->shape[is];

@@ -11,6 +11,7 @@ struct expert_layer {
     const struct shape *shape[3]; /* gate, up, down; gate and up may be one in later formats */
     unsigned n_shape;
     uint64_t bytes; /* of one expert */
+    bool mapped;    /* takes no room, so there is nothing to gain by copies either */
     double n_token; /* counted; 0: nothing is known */
     const uint64_t *count;
 };
@@ -33,6 +34,7 @@ static void find_layers(struct deal *d, const struct shapes *shapes,
             struct expert_layer *l = &d->layer[s->layer];
             l->shape[l->n_shape++] = s;
             l->bytes += shape_bytes(s) / s->n_mat;
+            l->mapped = s->mapped;
         }
     }
     for (unsigned il = 0; stats != NULL && il < d->n_layer; il++) {
@@ -53,7 +55,7 @@ static uint64_t nodes_with_room(const struct deal *d, uint64_t bytes)
 {
     uint64_t nodes = 0;
     for (unsigned in = 0; in < d->p->n_node; in++) {
-        const uint64_t room = d->machine->node[in].room_bytes;
+        const uint64_t room = placement_room(d->machine, in);
         if (d->p->share[in] > 0 && room >= bytes && d->p->node_bytes[in] <= room - bytes) {
             nodes |= UINT64_C(1) << in;
         }
@@ -109,7 +111,7 @@ static numoe_status deal_layer(struct deal *d, unsigned il, struct ranked *order
     }
     qsort(order, d->n_expert, sizeof *order, compare_ranked);
     for (unsigned i = 0; i < d->n_expert; i++) {
-        const uint64_t nodes = nodes_with_room(d, l->bytes);
+        const uint64_t nodes = nodes_with_room(d, l->mapped ? 0 : l->bytes);
         const double cost = order[i].weight * (double)l->bytes;
         if (nodes == 0) {
             return status_fail(
@@ -147,13 +149,14 @@ static void spread_load(struct deal *d, unsigned il, unsigned ie, double sign)
 static numoe_status replicate_in_order(struct deal *d, const struct ranked *order, size_t n,
                                        uint64_t budget, numoe_error *err)
 {
+    const uint64_t limit = placement_limit(d->machine);
     for (size_t i = 0; i < n; i++) {
         const struct ranked *r = &order[i];
         const uint64_t bytes = d->layer[r->il].bytes;
         const uint64_t holders = d->holders[(size_t)r->il * d->n_expert + r->ie];
         const uint64_t nodes = nodes_with_room(d, bytes) & ~holders;
         if (bytes > budget - d->p->replica_bytes || nodes == 0 ||
-            bytes > d->machine->limit_bytes - MIN(d->p->total_bytes, d->machine->limit_bytes)) {
+            bytes > limit - MIN(d->p->total_bytes, limit)) {
             continue;
         }
         spread_load(d, r->il, r->ie, -1);
@@ -176,7 +179,8 @@ static numoe_status replicate(struct deal *d, uint64_t budget, numoe_error *err)
                        "order of experts", err));
     for (unsigned il = 0; il < d->n_layer; il++) {
         const struct expert_layer *l = &d->layer[il];
-        for (unsigned ie = 0; l->n_token > 0 && l->n_shape > 0 && ie < d->n_expert; ie++) {
+        const bool counted = l->n_token > 0 && l->n_shape > 0 && !l->mapped;
+        for (unsigned ie = 0; counted && ie < d->n_expert; ie++) {
             for (unsigned nth = 2; l->count[ie] > 0 && nth <= most; nth++) {
                 order[n++] = (struct ranked){likelihood(d, l, ie) / nth, il, ie, nth};
             }

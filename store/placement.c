@@ -68,6 +68,11 @@ uint64_t placement_slice_bytes(const struct shape *s, const struct placement_sli
     return (uint64_t)n_mat * shape_mat_bytes(s, n_panel);
 }
 
+uint64_t placement_placed_bytes(const struct shape *s, const struct placement_slice *slice)
+{
+    return s->mapped ? 0 : placement_slice_bytes(s, slice);
+}
+
 numoe_status placement_add(struct placement *p, const struct shape *s, struct placement_slice slice,
                            numoe_error *err)
 {
@@ -80,9 +85,10 @@ numoe_status placement_add(struct placement *p, const struct shape *s, struct pl
     slice.slot = s->slot;
     slice.every = MAX(slice.every, 1u);
     p->slice[p->n_slice++] = slice;
-    const uint64_t bytes = placement_slice_bytes(s, &slice);
+    const uint64_t bytes = placement_placed_bytes(s, &slice);
     p->node_bytes[slice.node] += bytes;
     p->total_bytes += bytes;
+    p->expert_bytes += shape_is_routed(s) ? bytes : 0;
     return NUMOE_OK;
 }
 
@@ -182,19 +188,39 @@ void placement_keep_node(struct placement *p, unsigned in)
 
 /* ------------------------------------------------------------------ room */
 
-static double gib(uint64_t bytes)
+uint64_t placement_room(const struct placement_machine *machine, unsigned in)
 {
-    return (double)bytes / (1024.0 * 1024.0 * 1024.0);
+    const struct placement_node *node = &machine->node[in];
+    return node->room_bytes == UINT64_MAX
+               ? UINT64_MAX
+               : node->room_bytes - MIN(node->buffer_bytes, node->room_bytes);
+}
+
+uint64_t placement_limit(const struct placement_machine *machine)
+{
+    uint64_t limit = machine->limit_bytes;
+    for (unsigned in = 0; limit != UINT64_MAX && in < machine->n_node; in++) {
+        limit -= MIN(limit, machine->node[in].buffer_bytes);
+    }
+    return limit;
 }
 
 static uint64_t whole_room(const struct placement_machine *machine)
 {
     uint64_t room = 0;
     for (unsigned in = 0; in < machine->n_node; in++) {
-        const uint64_t more = machine->node[in].room_bytes;
+        const uint64_t more = placement_room(machine, in);
         room = more > UINT64_MAX - room ? UINT64_MAX : room + more;
     }
-    return MIN(room, machine->limit_bytes);
+    return MIN(room, placement_limit(machine));
+}
+
+/* "1.50 GiB", "12.3 MiB" */
+static const char *size_text(uint64_t bytes, char text[24])
+{
+    const double mib = (double)bytes / 1048576.0;
+    snprintf(text, 24, mib < 1024 ? "%.1f MiB" : "%.2f GiB", mib < 1024 ? mib : mib / 1024);
+    return text;
 }
 
 /* What could be done instead. One copy of everything needs no more than total_bytes does. */
@@ -204,32 +230,65 @@ static const char *advice(const struct placement *p, const struct placement_mach
     if (has_copies && p->total_bytes / p->n_node <= whole_room(machine)) {
         return "the placement slice needs one copy only";
     }
-    return "take a smaller quantization";
+    return p->expert_bytes > 0 && p->total_bytes - p->expert_bytes <= whole_room(machine)
+               ? "take a smaller quantization, or leave the experts in the file (--mmap), which is "
+                 "slower"
+               : "take a smaller quantization";
+}
+
+static numoe_status fail_node(const struct placement *p, const struct placement_machine *machine,
+                              unsigned in, numoe_error *err)
+{
+    char weights[24], buffers[24], room[24], total[24], whole[24];
+    return status_fail(
+        err, NUMOE_E_MEMORY,
+        "weights need %s on node %u, beside %s for activations, context and loading, where %s are "
+        "%s (placement %s: %s of weights over %u node%s with room for %s): %s%s",
+        size_text(p->node_bytes[in], weights), machine->node[in].os_index,
+        size_text(machine->node[in].buffer_bytes, buffers),
+        size_text(machine->node[in].room_bytes, room), machine->room_source,
+        placement_mode_name(p->mode), size_text(p->total_bytes, total), p->n_node,
+        p->n_node == 1 ? "" : "s", size_text(whole_room(machine), whole), advice(p, machine),
+        machine->way_out);
+}
+
+/* Where one node does everything, everybody's buffers are there. */
+static struct placement_machine with_moved_buffers(const struct placement *p,
+                                                   const struct placement_machine *machine)
+{
+    const int only = placement_only_node(p);
+    struct placement_machine m = *machine;
+    uint64_t sum = 0;
+    for (unsigned in = 0; only >= 0 && in < m.n_node; in++) {
+        sum += m.node[in].buffer_bytes;
+        m.node[in].buffer_bytes = 0;
+    }
+    if (only >= 0) {
+        m.node[only].buffer_bytes = sum;
+    }
+    return m;
 }
 
 numoe_status placement_fits(const struct placement *p, const struct placement_machine *machine,
                             numoe_error *err)
 {
+    char weights[24], buffers[24], limit[24];
+    const struct placement_machine m = with_moved_buffers(p, machine);
     for (unsigned in = 0; in < p->n_node; in++) {
-        const uint64_t room = machine->node[in].room_bytes;
-        if (p->node_bytes[in] > room) {
-            return status_fail(err, NUMOE_E_MEMORY,
-                               "weights need %.2f GiB on node %u, where %.2f GiB are %s (placement "
-                               "%s: %.2f GiB over %u nodes, which have %.2f GiB): %s",
-                               gib(p->node_bytes[in]), machine->node[in].os_index, gib(room),
-                               machine->room_source, placement_mode_name(p->mode),
-                               gib(p->total_bytes), p->n_node, gib(whole_room(machine)),
-                               advice(p, machine));
+        if (p->node_bytes[in] > placement_room(&m, in)) {
+            return fail_node(p, &m, in, err);
         }
     }
-    if (p->total_bytes > machine->limit_bytes) {
-        return status_fail(err, NUMOE_E_MEMORY,
-                           "weights need %.2f GiB (placement %s), the memory limit of the control "
-                           "group leaves %.2f GiB: raise the limit, or %s",
-                           gib(p->total_bytes), placement_mode_name(p->mode),
-                           gib(machine->limit_bytes), advice(p, machine));
+    if (p->total_bytes <= placement_limit(machine)) {
+        return NUMOE_OK;
     }
-    return NUMOE_OK;
+    return status_fail(
+        err, NUMOE_E_MEMORY,
+        "weights need %s (placement %s), beside %s for activations, context and loading; %s is "
+        "%s: raise it, or %s%s",
+        size_text(p->total_bytes, weights), placement_mode_name(p->mode),
+        size_text(machine->limit_bytes - placement_limit(machine), buffers), machine->limit_source,
+        size_text(machine->limit_bytes, limit), advice(p, machine), machine->way_out);
 }
 
 /* ------------------------------------------------------------------ shares */
@@ -255,7 +314,7 @@ static void cut_bytes(const struct shapes *shapes, numoe_placement mode, unsigne
             if (s->kind == SHAPE_VECTOR) {
                 node_bytes[in] += share[in] > 0 ? shape_bytes(s) : 0;
             } else if (cut) {
-                node_bytes[in] += placement_slice_bytes(s, &slice);
+                node_bytes[in] += placement_placed_bytes(s, &slice);
             }
         }
     }
@@ -272,7 +331,7 @@ static void fit_shares(const struct shapes *shapes, const struct placement_machi
         double taken = 0, others = 0;
         cut_bytes(shapes, mode, machine->n_node, share, bytes);
         for (unsigned in = 0; in < machine->n_node; in++) {
-            const uint64_t room = machine->node[in].room_bytes;
+            const uint64_t room = placement_room(machine, in);
             if (bytes[in] > room) {
                 const double keep = share[in] * (double)room / (double)bytes[in] * FIT_MARGIN;
                 taken += share[in] - keep;

@@ -23,16 +23,20 @@ struct placement_node {
     unsigned os_index; /* the kernel's number */
     unsigned n_worker;
     double read_bps;     /* of its workers from its own memory */
-    uint64_t room_bytes; /* for weights; UINT64_MAX: not known */
+    uint64_t room_bytes; /* that may be taken; UINT64_MAX: not known */
+    /* Of it not for weights: activations, KV cache; or, if more, what loading needs. */
+    uint64_t buffer_bytes;
 };
 
 struct placement_machine {
     unsigned n_node;
     struct placement_node node[TOPO_MAX_NODE];
     double remote_factor;    /* how many times longer a read from another node takes */
-    uint64_t limit_bytes;    /* over all nodes (control group); UINT64_MAX: none */
+    uint64_t limit_bytes;    /* over all nodes, buffers too; UINT64_MAX: none */
     const char *bps_source;  /* "measured", "from the platform", "assumed" */
     const char *room_source; /* who limits node[].room_bytes: "available", "in all" */
+    const char *limit_source; /* whose limit_bytes are: "the control group's limit" */
+    const char *way_out;     /* put behind refusals, or "" */
 };
 
 /* How often each expert was chosen; more of it, and files, in store/stats.h. */
@@ -60,6 +64,10 @@ struct placement_request {
 numoe_status placement_machine_init(const struct topo *topo, struct pools *pools, bool may_measure,
                                     struct placement_machine *out, numoe_error *err);
 
+/* Measures what the former was not allowed to. */
+numoe_status placement_measure(const struct topo *topo, struct pools *pools,
+                               struct placement_machine *machine, numoe_error *err);
+
 /* ------------------------------------------------------------------ the plan */
 
 struct placement_slice {
@@ -77,7 +85,8 @@ struct placement {
     unsigned n_node;
     double share[TOPO_MAX_NODE]; /* of the work; their sum is 1. 0: the node takes no part */
     uint64_t node_bytes[TOPO_MAX_NODE], total_bytes; /* as placed, with vectors */
-    uint64_t replica_bytes;                          /* of experts beyond their first copies */
+    uint64_t expert_bytes;  /* of total_bytes: routed experts */
+    uint64_t replica_bytes; /* of these: beyond their first copies */
     double tokens_per_s; /* predicted for one sequence; an upper bound that leaves out caches */
     /* likewise for one sequence on each node, all together; 0: not every node has everything */
     double lanes_tokens_per_s;
@@ -126,8 +135,10 @@ void placement_rows(uint32_t n_row, unsigned n_node, const double *share, uint32
 unsigned placement_take(uint64_t holders, unsigned n_node, const double *share, double *load,
                         double cost);
 
-/* As placed. */
+/* Of its rows, packed; and what of that is taken on the node: nothing where they stay in the file.
+ */
 uint64_t placement_slice_bytes(const struct shape *s, const struct placement_slice *slice);
+uint64_t placement_placed_bytes(const struct shape *s, const struct placement_slice *slice);
 
 /* Appends a slice of s and counts its bytes. */
 numoe_status placement_add(struct placement *p, const struct shape *s, struct placement_slice slice,
@@ -135,7 +146,10 @@ numoe_status placement_add(struct placement *p, const struct shape *s, struct pl
 void placement_sort(struct placement *p);
 /* Slices [*from, *to) of a weight in a sorted plan. */
 void placement_find(const struct placement *p, const struct shape *s, unsigned *from, unsigned *to);
-/* Bytes that node in may take; and the error where a plan needs more. */
+/* Bytes of weights that node in has room for, and all together. */
+uint64_t placement_room(const struct placement_machine *machine, unsigned in);
+uint64_t placement_limit(const struct placement_machine *machine);
+/* The error where a plan needs more. */
 numoe_status placement_fits(const struct placement *p, const struct placement_machine *machine,
                             numoe_error *err);
 

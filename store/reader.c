@@ -278,14 +278,24 @@ void reader_files_force(struct reader_files *files, enum reader_way way, bool ma
 
 /* ------------------------------------------------------------------ reader */
 
+static size_t slot_bytes_of(size_t range_bytes)
+{
+    return round_up(range_bytes, ALIGN_BYTES) + 2 * ALIGN_BYTES;
+}
+
+size_t reader_memory_bytes(size_t range_bytes, size_t extra_bytes)
+{
+    return READER_DEPTH * slot_bytes_of(range_bytes) + extra_bytes;
+}
+
 numoe_status reader_new(const struct reader_files *files, size_t range_bytes, size_t extra_bytes,
                         struct reader **out, numoe_error *err)
 {
-    const size_t slot_bytes = round_up(range_bytes, ALIGN_BYTES) + 2 * ALIGN_BYTES;
+    const size_t slot_bytes = slot_bytes_of(range_bytes);
     struct reader *reader = NULL;
     FORWARD_IF(mem_new(&reader, 1, sizeof *reader, "load buffers", err));
     reader->files = files;
-    reader->memory_bytes = READER_DEPTH * slot_bytes + extra_bytes;
+    reader->memory_bytes = reader_memory_bytes(range_bytes, extra_bytes);
     reader->memory = mmap(NULL, reader->memory_bytes, PROT_READ | PROT_WRITE,
                           MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (reader->memory == MAP_FAILED) {

@@ -28,6 +28,7 @@ enum reader_way reader_files_way(const struct reader_files *files, unsigned part
 struct reader;
 numoe_status reader_new(const struct reader_files *files, size_t range_bytes, size_t extra_bytes,
                         struct reader **out, numoe_error *err);
+size_t reader_memory_bytes(size_t range_bytes, size_t extra_bytes); /* that it takes */
 void reader_free(struct reader *reader);         /* waits for what is on its way */
 void *reader_extra(const struct reader *reader); /* 64-byte aligned */
 

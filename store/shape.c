@@ -196,6 +196,27 @@ numoe_status shapes_new(const struct model *model, struct shapes *out, numoe_err
     return NUMOE_OK;
 }
 
+numoe_status shapes_map_experts(struct shapes *shapes, numoe_error *err)
+{
+    if (shapes->n_expert == 0) {
+        return status_fail(err, NUMOE_E_INPUT,
+                           "the model has no routed experts that could stay in the file (--mmap)");
+    }
+    for (unsigned is = 0; is < shapes->n; is++) {
+        shapes->shape[is].mapped = shape_is_routed(&shapes->shape[is]);
+    }
+    return NUMOE_OK;
+}
+
+uint64_t shapes_mapped_bytes(const struct shapes *shapes)
+{
+    uint64_t bytes = 0;
+    for (unsigned is = 0; is < shapes->n; is++) {
+        bytes += shapes->shape[is].mapped ? shape_bytes(&shapes->shape[is]) : 0;
+    }
+    return bytes;
+}
+
 void shapes_fini(struct shapes *shapes)
 {
     mem_free(shapes->shape);

@@ -23,6 +23,7 @@ struct shape {
     uint32_t n_mat, n_row, k;
     /* Row r of matrix m is row m * from_rows + from_row0 + r of the source. */
     uint32_t from_rows, from_row0;
+    bool mapped; /* stays in the file: takes no memory of a node */
 };
 
 struct shapes {
@@ -36,6 +37,11 @@ struct shapes {
 /* NUMOE_E_SUPPORT_TYPE names the tensor that cannot be computed with. */
 numoe_status shapes_new(const struct model *model, struct shapes *out, numoe_error *err);
 void shapes_fini(struct shapes *shapes);
+
+/* Routed experts stay in the file. NUMOE_E_INPUT where there are none. */
+numoe_status shapes_map_experts(struct shapes *shapes, numoe_error *err);
+/* What stays in the file, one copy. */
+uint64_t shapes_mapped_bytes(const struct shapes *shapes);
 
 bool shape_is_routed(const struct shape *s);
 /* Of routed experts: their matrices and biases. */

@@ -6,8 +6,10 @@
  */
 #include "store/store.h"
 
+#include <errno.h>
 #include <stdatomic.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #include "base/clock.h"
 #include "base/log.h"
@@ -19,6 +21,8 @@
 
 struct store_priv {
     struct node_arena *arena[TOPO_MAX_NODE];
+    struct load_map *map; /* [n_map] files that weights stay in, by part */
+    unsigned n_map;
     bool tied; /* w[SLOT_OUTPUT] is w[SLOT_TOKEN_EMBD] */
 };
 
@@ -50,6 +54,44 @@ static numoe_status allocate(struct store *store, struct load_plan *plan, const 
             FORWARD_IF(allocate_job(priv, &plan->job[ij], in, err));
         }
     }
+    return NUMOE_OK;
+}
+
+/* ------------------------------------------------------------------ mapping */
+
+/* The parts of a model that have experts, mapped whole: pages come with the first use, into the
+ * page cache, and go when memory is needed for something else. */
+static numoe_status map_part(const struct gguf_part *part, struct load_map *map, numoe_error *err)
+{
+    void *addr = mmap(NULL, part->bytes, PROT_READ, MAP_SHARED, part->fd, 0);
+    if (addr == MAP_FAILED) {
+        return status_fail(err, NUMOE_E_FILE_OPEN, "%s: cannot be mapped: %s", part->path,
+                           strerror(errno));
+    }
+    *map = (struct load_map){.addr = addr, .bytes = part->bytes};
+    return NUMOE_OK;
+}
+
+static numoe_status map_experts(struct store *store, struct load_plan *plan, numoe_error *err)
+{
+    struct store_priv *priv = store->priv;
+    const struct gguf *gguf = plan->model->gguf;
+    FORWARD_IF(mem_new(&priv->map, gguf->n_part, sizeof *priv->map, "mapped files", err));
+    priv->n_map = gguf->n_part;
+    for (unsigned ij = 0; ij < plan->n_job; ij++) {
+        const struct load_job *job = &plan->job[ij];
+        for (uint32_t mat = 0; job->shape->mapped && mat < job->w->n_mat; mat++) {
+            uint64_t from;
+            const struct gguf_tensor *t = load_matrix_range(job, mat, &from);
+            struct load_map *map = &priv->map[t->part];
+            FORWARD_IF(map->addr == NULL ? map_part(&gguf->part[t->part], map, err) : NUMOE_OK);
+            job->w->map[mat] = (const uint8_t *)map->addr + t->offset + from;
+        }
+    }
+    log_warn("%.2f GB of experts stay in the file (--mmap): they are packed at each use and read "
+             "from disk where the page cache has no room for them, which is slower than weights "
+             "in memory",
+             (double)store->mapped_bytes * 1e-9);
     return NUMOE_OK;
 }
 
@@ -258,8 +300,9 @@ static numoe_status read_all(const struct store *store, const struct load_plan *
 
 /* ------------------------------------------------------------------ store */
 
-static numoe_status store_new(const struct model *model, const struct placement *placement,
-                              struct store **out, numoe_error *err)
+static numoe_status store_new(const struct model *model, const struct shapes *shapes,
+                              const struct placement *placement, struct store **out,
+                              numoe_error *err)
 {
     struct store *store = NULL;
     FORWARD_IF(mem_new(&store, 1, sizeof *store, "weights", err));
@@ -275,6 +318,7 @@ static numoe_status store_new(const struct model *model, const struct placement 
     store->model = model;
     store->n_node = placement->n_node;
     store->bytes = placement->total_bytes;
+    store->mapped_bytes = shapes_mapped_bytes(shapes);
     memcpy(store->share, placement->share, sizeof store->share);
     *out = store;
     return NUMOE_OK;
@@ -306,13 +350,16 @@ numoe_status store_load(const struct model *model, const struct shapes *shapes,
 {
     struct store *store = NULL;
     struct load_plan *plan = NULL;
-    FORWARD_IF(store_new(model, placement, &store, err));
+    FORWARD_IF(store_new(model, shapes, placement, &store, err));
     numoe_status status = note_holders(store, placement, err);
     if (status == NUMOE_OK) {
         status = load_plan_new(model, shapes, placement, store, &plan, err);
     }
     if (status == NUMOE_OK) {
         status = allocate(store, plan, topo, err);
+    }
+    if (status == NUMOE_OK && store->mapped_bytes > 0) {
+        status = map_experts(store, plan, err);
     }
     if (status == NUMOE_OK) {
         status = read_all(store, plan, pools, progress, progress_arg, err);
@@ -338,6 +385,7 @@ static void free_weight(struct weight *w)
         mem_free(w->part[in].mat);
     }
     mem_free(w->part);
+    mem_free(w->map);
     mem_free(w->vec);
     mem_free(w->vec_here);
 }
@@ -363,6 +411,12 @@ void store_free(struct store *store)
             node_arena_free(priv->arena[in]);
         }
     }
+    for (unsigned i = 0; i < priv->n_map; i++) {
+        if (priv->map[i].addr != NULL) {
+            munmap(priv->map[i].addr, priv->map[i].bytes);
+        }
+    }
+    mem_free(priv->map);
     mem_free(store->holders);
     mem_free(store->layer);
     mem_free(store->priv);

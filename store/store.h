@@ -14,6 +14,7 @@ struct store {
     struct weight w[N_MODEL_SLOT];
     struct weight (*layer)[N_SLOT]; /* [n_layer]; layer[il][slot] */
     uint64_t bytes;                 /* as placed */
+    uint64_t mapped_bytes;          /* of one copy of what stays in the file */
     double share[TOPO_MAX_NODE];    /* of the work, by node */
     uint64_t *holders;              /* [n_layer, n_expert] nodes (bits) that have an expert whole;
                                        NULL: experts are cut, all nodes work on all */
@@ -27,6 +28,9 @@ numoe_status store_load(const struct model *model, const struct shapes *shapes,
                         struct pools *pools, numoe_progress_fn progress, void *progress_arg,
                         struct store **out, numoe_error *err);
 void store_free(struct store *store);
+
+/* Memory that each worker needs while it loads, at most; given back before anything is computed. */
+uint64_t store_loading_bytes(const struct shapes *shapes);
 
 /* Whether node in has every weight whole, so that its workers could compute alone. */
 bool store_is_whole(const struct store *store, unsigned in);

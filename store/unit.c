@@ -29,6 +29,13 @@ static numoe_status read_rows(const struct model *model, const struct load_job *
     return gguf_read_tensor(model->gguf, t, from, n_row * row_bytes, buf, err);
 }
 
+const struct gguf_tensor *load_matrix_range(const struct load_job *job, uint32_t mat,
+                                            uint64_t *from)
+{
+    size_t row_bytes;
+    return find_rows(job, mat, 0, &row_bytes, from);
+}
+
 /* The matrix and the first of its panels that unit iu of a node covers; how many of them. */
 static void find_unit(const struct load_job *job, unsigned in, uint32_t iu, uint32_t *mat,
                       uint32_t *panel, uint32_t *n_panel)

@@ -5,6 +5,9 @@
  */
 #include "store/weight.h"
 
+#include <sys/mman.h>
+#include <unistd.h>
+
 #include "base/mem.h"
 #include "store/act.h"
 
@@ -34,12 +37,45 @@ static void count_bytes(struct weight_reader *rd, const struct weight *w, uint32
     }
 }
 
+void weight_will_need(const struct weight *w, uint32_t mat, unsigned in)
+{
+    const struct weight_part *part = &w->part[in];
+    if (w->map == NULL || part->row0 == part->row1) {
+        return;
+    }
+    const size_t row_bytes = w->panel_bytes / PANEL_ROWS;
+    const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
+    const uintptr_t from = (uintptr_t)w->map[mat] + part->row0 * row_bytes;
+    const uintptr_t to = (uintptr_t)w->map[mat] + part->row1 * row_bytes;
+    madvise((void *)(from / page * page), to - from / page * page, MADV_WILLNEED);
+}
+
+/* As multiply(), from the file: 16 rows become a panel, which is used and forgotten. */
+static void multiply_mapped(const struct weight *w, uint32_t mat, struct weight_reader *rd,
+                            uint32_t row0, uint32_t n_row, const struct kern_act *x,
+                            const uint32_t *xi, const uint32_t *yi, unsigned n_token, float *y,
+                            size_t ldy)
+{
+    const size_t row_bytes = w->panel_bytes / PANEL_ROWS;
+    for (uint32_t r = 0; r < n_row; r += PANEL_ROWS) {
+        const uint32_t n = MIN(PANEL_ROWS, n_row - r);
+        format_pack_panel(w->format, w->map[mat] + (row0 + r) * row_bytes, row_bytes, n, w->k,
+                          rd->panel);
+        rd->file_bytes += n * row_bytes;
+        rd->kern->matmul[w->format_id](rd->panel, n, x, xi, yi, n_token, y + r, ldy);
+    }
+}
+
 /* Rows [row0, row0 + n_row) of matrix mat, which the node computes: y from row0 on. Panels that are
  * dealt lie in different places and are taken one by one. */
 static void multiply(const struct weight *w, uint32_t mat, struct weight_reader *rd, uint32_t row0,
                      uint32_t n_row, const struct kern_act *x, const uint32_t *xi,
                      const uint32_t *yi, unsigned n_token, float *y, size_t ldy)
 {
+    if (w->map != NULL) {
+        multiply_mapped(w, mat, rd, row0, n_row, x, xi, yi, n_token, y, ldy);
+        return;
+    }
     const uint32_t step = w->dealt ? PANEL_ROWS : n_row;
     for (uint32_t r = 0; r < n_row; r += step) {
         const uint32_t n = MIN(step, n_row - r), panel = (row0 + r) / PANEL_ROWS;

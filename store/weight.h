@@ -1,4 +1,5 @@
-/* Weights as they are computed with: packed panels in node arenas.
+/* Weights as they are computed with: packed panels in node arenas, or rows that stay in the mapped
+ * file and are packed, panel by panel, by whoever computes with them.
  *
  * A weight is n_mat matrices (heads, experts; usually 1) of n_row rows of k elements. A node holds
  * rows [held0, held1) of some or all matrices and computes rows [row0, row1) of those: the same
@@ -32,7 +33,8 @@ struct weight {
     bool dealt, copied; /* copied: every node that computes holds everything */
     unsigned n_node;
     size_t panel_bytes;
-    struct weight_part *part; /* [n_node] */
+    const uint8_t **map;      /* [n_mat] first row in the mapped file; NULL: placed */
+    struct weight_part *part; /* [n_node]; of a mapped weight without data */
     const float **vec; /* vectors: [n_node] -> [n_mat * n_row * k] floats; part is NULL then */
     bool *vec_here;    /* [n_node] vectors: whether the node computes */
 };
@@ -85,16 +87,29 @@ static inline bool weight_holds(const struct weight *w, unsigned in, uint32_t ma
 unsigned weight_row_node(const struct weight *w, uint32_t row);
 
 struct traffic {
-    uint64_t local_bytes, remote_bytes;
+    uint64_t local_bytes, remote_bytes, file_bytes;
 };
 
 /* Who multiplies: a worker's node, its kernels, and how many bytes of matrices it has read, from
- * its node's memory and from others'. Each worker has its own, on lines of its own. */
+ * its node's memory, from others', and from mapped files. Each worker has its own, on lines of its
+ * own. */
 struct weight_reader {
     const struct kern *kern;
     unsigned in;
-    uint64_t local_bytes, remote_bytes;
+    uint64_t local_bytes, remote_bytes, file_bytes;
+    uint8_t *panel; /* room for one of a mapped weight's; NULL where none is */
 };
+
+static inline void traffic_add(struct traffic *sum, const struct weight_reader *rd)
+{
+    sum->local_bytes += rd->local_bytes;
+    sum->remote_bytes += rd->remote_bytes;
+    sum->file_bytes += rd->file_bytes;
+}
+
+/* Asks the system to read a mapped matrix's rows that node in computes, before they are touched:
+ * all at once instead of page by page. Does not wait; nothing for placed weights. */
+void weight_will_need(const struct weight *w, uint32_t mat, unsigned in);
 
 /* y[yi(t) * ldy + r] for the rows of matrix `mat` that w's node computes, divided over the node's
  * workers by panels (share_next). All workers of all nodes call it; no barrier inside. */

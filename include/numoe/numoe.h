@@ -115,6 +115,8 @@ typedef struct numoe_engine_params {
     numoe_placement placement;
     uint64_t replica_bytes;      /* SHARD: memory for further copies of experts, ... */
     double replica_percent;      /* ... or, if above 0, percent of one copy of all weights */
+    bool map_experts;            /* routed experts stay in the file, in the page cache: for models
+                                    larger than memory; slower */
     const char *expert_stats;    /* NULL, or a file that numoe_stats_open() takes */
     const char *plan;            /* NULL, or a file that numoe_plan_print() wrote: instead of all this */
     numoe_mode mode;             /* THROUGHPUT is refused where numoe_engine_set_mode() would */
@@ -154,6 +156,7 @@ typedef struct numoe_engine_info {
     unsigned n_lane;             /* nodes that can have sequences of their own; 0: no THROUGHPUT */
     uint64_t n_param;
     uint64_t weight_bytes;       /* as placed, all copies */
+    uint64_t mapped_bytes;       /* of experts that stay in the file */
     uint64_t active_bytes;       /* weight bytes read per decoded token */
     uint64_t kv_token_bytes;     /* KV cache per token of context */
     double load_seconds;
@@ -182,10 +185,11 @@ NUMOE_API numoe_status numoe_plan_print(const numoe_engine_params *params, FILE 
                                         numoe_error *err);
 
 /* What a node's workers have read of matrices since the engine was opened, counted where they were
- * read: from the node's own memory, and from that of other nodes. */
+ * read: from the node's own memory, from that of other nodes, and from the file. */
 typedef struct numoe_traffic {
     unsigned os_node; /* the kernel's number */
     uint64_t local_bytes, remote_bytes;
+    uint64_t file_bytes; /* of experts that stay in the file */
 } numoe_traffic;
 
 /* Up to n_node of info; false for an index beyond. */

@@ -45,6 +45,21 @@ same "$tmp/one" "$tmp/more" 'replicas'
 "$numoe" plan --topology "$two" --placement shard --replica-budget 10% --json |
     grep -q '"replica_bytes":0,' || complain 'replicas without statistics'
 
+# ---- experts in the file
+tell -q --mmap --topology "$two" >"$tmp/more" 2>"$tmp/err"
+same "$tmp/one" "$tmp/more" 'experts in the file'
+grep -q 'experts stay in the file (--mmap).*slower' "$tmp/err" || complain "not said: $(cat "$tmp/err")"
+tell -q --mmap --topology "$two" --audit >"$tmp/more" 2>"$tmp/err"
+test "$(grep -c ' 0 B from other nodes, [1-9][0-9.]* [kM]*B from the file;' "$tmp/err")" -eq 2 ||
+    complain "no bytes from the file: $(cat "$tmp/err")"
+# What is planned with them in the file needs less, and is refused where it has to be in memory.
+little='-c 64 --chunk 16'
+small='pack:1 [numa(memory=40MiB)] core:2 pu:1'
+"$numoe" plan --mmap --topology "$small" -t 1 $little >"$tmp/out" || complain 'plan --mmap'
+grep -q '^memory .*; 0.02 GB of experts stay in the file' "$tmp/out" || complain "$(cat "$tmp/out")"
+expect 3 'for activations, context and loading, where 32.0 MiB are in all .*--mmap' \
+    "$numoe" plan --topology "$small" -t 1 $little
+
 # ---- refusals
 expect 2 "'slices' is none of" "$numoe" plan --placement slices
 expect 2 'neither a size' "$numoe" plan --replica-budget 10X
@@ -55,7 +70,7 @@ expect 2 'No such file' "$numoe" plan --plan "$tmp/nowhere"
 expect 2 'No such file' "$numoe" plan --expert-stats "$tmp/nowhere"
 expect 2 'is missing' "$numoe" plan --expert-stats "$NUMOE_MODEL"
 expect 3 'replicate: .* slice needs one copy' \
-    "$numoe" plan --topology 'pack:2 [numa(memory=18MiB)] core:3 pu:1' --placement replicate
+    "$numoe" plan --topology 'pack:2 [numa(memory=46MiB)] core:3 pu:1' --placement replicate -t 2 $little
 expect 3 'take a smaller quantization' "$numoe" run -p x --topology 'pack:1 [numa(memory=12MiB)] core:1 pu:1'
 echo '{' >"$tmp/bad"
 expect 2 'bad: line 2' "$numoe" run -p x --plan "$tmp/bad"

@@ -21,6 +21,7 @@ struct rig {
     struct step *step;
     const struct kern *kern;
     unsigned max_tokens;
+    bool map_experts;
 };
 
 /* Where the plan is one node's, the others are left out, as an engine does. */
@@ -32,7 +33,7 @@ static inline numoe_status rig_keep_only(struct rig *r, struct placement *plan, 
     }
     pools_free(r->pools);
     r->pools = NULL;
-    topo_keep_node(r->topo, (unsigned)only);
+    topo_keep_nodes(r->topo, UINT64_C(1) << only);
     placement_keep_node(plan, (unsigned)only);
     return pools_new(r->topo, 0, &r->pools, err);
 }
@@ -45,6 +46,7 @@ static inline numoe_status rig_load(struct rig *r, const struct placement_reques
     struct placement_machine machine;
     struct placement *plan = NULL;
     FORWARD_IF(shapes_new(r->model, &shapes, err));
+    FORWARD_IF(r->map_experts ? shapes_map_experts(&shapes, err) : NUMOE_OK);
     numoe_status status = placement_machine_init(r->topo, r->pools, false, &machine, err);
     if (status == NUMOE_OK) {
         status = placement_make(&shapes, &machine, request, &plan, err);
@@ -62,12 +64,12 @@ static inline numoe_status rig_load(struct rig *r, const struct placement_reques
 }
 
 /* Synthetic machine of n_node nodes with two cores each; 0: this machine. */
-static inline struct rig rig_open_placed(const char *path, unsigned n_node, unsigned n_worker,
-                                         unsigned max_tokens,
-                                         const struct placement_request *request)
+static inline struct rig rig_open_as(const char *path, unsigned n_node, unsigned n_worker,
+                                     unsigned max_tokens, const struct placement_request *request,
+                                     bool map_experts)
 {
     numoe_error err = {0};
-    struct rig r = {.max_tokens = max_tokens};
+    struct rig r = {.max_tokens = max_tokens, .map_experts = map_experts};
     char spec[64];
     snprintf(spec, sizeof spec, "pack:%u [numa(memory=64GiB)] core:2 pu:1", n_node);
     cr_assert_eq(topo_load(n_node > 0 ? spec : NULL, &r.topo, &err), NUMOE_OK, "%s", err.text);
@@ -79,6 +81,13 @@ static inline struct rig rig_open_placed(const char *path, unsigned n_node, unsi
                  NUMOE_OK, "%s", err.text);
     step_keep_routes(r.step, true);
     return r;
+}
+
+static inline struct rig rig_open_placed(const char *path, unsigned n_node, unsigned n_worker,
+                                         unsigned max_tokens,
+                                         const struct placement_request *request)
+{
+    return rig_open_as(path, n_node, n_worker, max_tokens, request, false);
 }
 
 static inline struct rig rig_open(const char *path, unsigned n_node, unsigned n_worker,

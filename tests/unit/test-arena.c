@@ -13,6 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -20,6 +21,7 @@
 #include "base/mem.h"
 #include "numa/arena.h"
 #include "numa/audit.h"
+#include "numa/room.h"
 
 #define MIB ((size_t)1 << 20)
 
@@ -254,12 +256,56 @@ Test(arena, control_group_limit_counts_over_all_nodes)
     struct node_arena *a = new_arena(t, 0), *b = new_arena(t, 1);
     char *p = NULL;
     numoe_error err;
-    take(a, 40 * MIB);
-    cr_expect_eq(node_arena_alloc(b, 23 * MIB, &p, &err), NUMOE_E_MEMORY);
+    take(a, 40 * MIB); /* 8 MiB at least are left to others */
+    cr_expect_eq(node_arena_alloc(b, 17 * MIB, &p, &err), NUMOE_E_MEMORY);
     cr_expect(strstr(err.text, "control group"), "%s", err.text);
-    take(b, 22 * MIB);
+    take(b, 16 * MIB);
     node_arena_free(a);
     node_arena_free(b);
+    topo_free(t);
+}
+
+/* By hand: 1/32 in between, never less than 8 MiB, never more than 1 GiB and the page tables. */
+Test(arena, reserve)
+{
+    cr_expect_eq(room_less_reserve(4 * MIB), 0);
+    cr_expect_eq(room_less_reserve(100 * MIB), 92 * MIB);
+    cr_expect_eq(room_less_reserve(3200 * MIB), 3100 * MIB);
+    cr_expect_eq(room_less_reserve((uint64_t)1 << 40), ((uint64_t)1 << 40) - 3072 * MIB);
+    cr_expect_eq(room_less_reserve(UINT64_MAX), UINT64_MAX);
+}
+
+Test(arena, unchecked_memory_is_said_and_never_refused)
+{
+    struct topo *t = NULL;
+    numoe_error err;
+    setenv("NUMOE_MEMORY_CHECK", "maybe", 1);
+    cr_expect_eq(topo_load(NULL, &t, &err), NUMOE_E_INPUT);
+    cr_expect_not_null(strstr(err.text, "NUMOE_MEMORY_CHECK"), "%s", err.text);
+    setenv("NUMOE_MEMORY_CHECK", "off", 1);
+    numoe_log_set(keep_log, NULL, NUMOE_LOG_WARN);
+    n_logged = 0;
+    t = load(NULL);
+    numoe_log_set(NULL, NULL, NUMOE_LOG_WARN);
+    cr_expect_eq(n_logged, 1, "said %u times", n_logged);
+    struct node_arena *a = new_arena(t, 0);
+    take(a, (size_t)1 << 42); /* address space; nobody touches it */
+    node_arena_free(a);
+    topo_free(t);
+}
+
+/* Counts what would be taken, takes nothing. */
+Test(arena, counting)
+{
+    struct topo *t = load("pack:2 [numa(memory=64GiB)] core:2 pu:1");
+    struct node_arena *a = NULL;
+    void *p;
+    cr_assert_eq(node_arena_new_counting(t, 1, &a, NULL), NUMOE_OK);
+    cr_assert_eq(node_arena_alloc(a, (size_t)1 << 45, &p, NULL), NUMOE_OK);
+    cr_assert_eq(node_arena_alloc(a, 1, &p, NULL), NUMOE_OK);
+    cr_expect_eq(node_arena_bytes(a), ((uint64_t)1 << 45) + CACHE_LINE_BYTES);
+    cr_expect_eq(t->ledger->taken_bytes[1], 0);
+    node_arena_free(a);
     topo_free(t);
 }
 
@@ -561,6 +607,19 @@ Test(pages, kernel_setting_and_probe_decide_between_the_others)
         cr_expect(thp_ns > 5e4 && thp_ns < 5e9, "%g ns", thp_ns);
     }
     cr_expect_leq(resident_bytes(), before + MIB);
+}
+
+/* The probe touches 96 MiB: in a control group of little more, that is the end of the process. */
+Test(pages, no_probe_where_memory_is_short)
+{
+    struct topo *t = load(NULL);
+    struct rusage before, after;
+    t->memory_limit_bytes = 256 * MIB;
+    getrusage(RUSAGE_SELF, &before);
+    cr_expect_leq(pages_ordinary(t, PAGES_POLICY_AUTO), PAGES_THP);
+    getrusage(RUSAGE_SELF, &after);
+    cr_expect_leq(after.ru_maxrss, before.ru_maxrss + 16 * 1024, "KiB");
+    topo_free(t);
 }
 
 Test(pages, unknown_policy_is_refused)

@@ -2,6 +2,7 @@
  * what happens where there is no room, replicas, JSON there and back, plans that must be refused.
  */
 #include <criterion/criterion.h>
+#include <math.h>
 #include <string.h>
 
 #include "store/placement.h"
@@ -63,7 +64,9 @@ static struct placement_machine machine_of(unsigned n_node, const unsigned *n_wo
                                   .remote_factor = 2,
                                   .limit_bytes = UINT64_MAX,
                                   .bps_source = "made up",
-                                  .room_source = "there"};
+                                  .room_source = "there",
+                                  .limit_source = "the control group's limit",
+                                  .way_out = ""};
     for (unsigned in = 0; in < n_node; in++) {
         const unsigned n = n_worker != NULL ? n_worker[in] : 8;
         m.node[in] = (struct placement_node){
@@ -202,6 +205,78 @@ Test(slice, no_room_is_refused_with_numbers)
     m.limit_bytes = one_copy(&s) - 1;
     cr_assert_eq(placement_make(&s, &m, &slice, &p, &err), NUMOE_E_MEMORY);
     cr_assert_not_null(strstr(err.text, "control group"), "%s", err.text);
+}
+
+/* Activations, context and load buffers need their part of a node's room, and of the limit. */
+Test(slice, buffers_take_their_part)
+{
+    const struct shapes s = made_up(1408);
+    const uint64_t half = one_copy(&s) / 2, third = one_copy(&s) / 3;
+    struct placement_machine m = machine_of(2, NULL);
+    struct placement *p = NULL;
+    numoe_error err = {0};
+    m.node[0].room_bytes = m.node[1].room_bytes = half + (16 << 20);
+    p = plan_for(&s, &m, slice);
+    placement_free(p);
+    m.node[1].buffer_bytes = 32 << 20; /* 16 MiB of node 1's half move to node 0, which is full */
+    cr_assert_eq(placement_make(&s, &m, &slice, &p, &err), NUMOE_E_MEMORY);
+    cr_assert_not_null(strstr(err.text, "32.0 MiB for activations"), "%s", err.text);
+    m.node[0].room_bytes += 32 << 20;
+    p = plan_for(&s, &m, slice);
+    cr_assert_leq(p->node_bytes[1], half - (16 << 20));
+    placement_free(p);
+    m.node[0].room_bytes = UINT64_MAX;
+    m.limit_bytes = one_copy(&s) + third;
+    m.node[0].buffer_bytes = m.node[1].buffer_bytes = third * 2 / 3;
+    cr_assert_eq(placement_make(&s, &m, &slice, &p, &err), NUMOE_E_MEMORY);
+    cr_assert_not_null(strstr(err.text, "control group"), "%s", err.text);
+}
+
+/* Where one node does everything, it has all buffers. */
+Test(choice, one_node_needs_room_for_all_buffers)
+{
+    const struct shapes s = made_up(32);
+    struct placement_machine m = machine_of(2, (unsigned[]){100, 1});
+    m.node[0].buffer_bytes = m.node[1].buffer_bytes = 16 << 20;
+    m.node[0].room_bytes = one_copy(&s) + (31 << 20);
+    struct placement *p = plan_for(&s, &m, (struct placement_request){0});
+    cr_assert_eq(placement_only_node(p), -1);
+    placement_free(p);
+    m.node[0].room_bytes = one_copy(&s) + (33 << 20);
+    p = plan_for(&s, &m, (struct placement_request){0});
+    cr_assert_eq(placement_only_node(p), 0);
+    placement_free(p);
+}
+
+/* Experts in the file need no room; what is left is refused with the way to get there. */
+Test(slice, experts_in_the_file)
+{
+    struct shapes s = made_up(1408);
+    struct placement_machine m = machine_of(2, NULL);
+    struct placement *p = NULL;
+    numoe_error err = {0};
+    const uint64_t experts = UINT64_C(3) * N_EXPERT * (2 * F * (D / 32 * 34) + D * (F / 32 * 34));
+    m.node[0].room_bytes = m.node[1].room_bytes = (one_copy(&s) - experts) * 6 / 10;
+    cr_assert_eq(placement_make(&s, &m, &slice, &p, &err), NUMOE_E_MEMORY);
+    cr_assert_not_null(strstr(err.text, "--mmap"), "%s", err.text);
+    cr_assert_eq(shapes_map_experts(&s, &err), NUMOE_OK);
+    cr_assert_eq(shapes_mapped_bytes(&s), experts);
+    for (int mode = NUMOE_PLACEMENT_SLICE; mode <= NUMOE_PLACEMENT_INTERLEAVE; mode++) {
+        const bool copies = mode == NUMOE_PLACEMENT_REPLICATE;
+        m.node[0].room_bytes = m.node[1].room_bytes =
+            (one_copy(&s) - experts) * (copies ? 11 : 6) / 10;
+        p = plan_for(&s, &m, (struct placement_request){.mode = (numoe_placement)mode});
+        cr_assert_eq(p->expert_bytes, 0);
+        if (mode == NUMOE_PLACEMENT_SLICE) { /* the work is cut as before */
+            expect_rows(p, SLOT_GATE_EXPS, (uint32_t[]){0, 704, 1408});
+        }
+        placement_free(p);
+    }
+    m.node[0].room_bytes = m.node[1].room_bytes = (one_copy(&s) - experts) * 4 / 10;
+    cr_assert_eq(placement_make(&s, &m, &slice, &p, &err), NUMOE_E_MEMORY);
+    cr_assert_null(strstr(err.text, "--mmap"), "%s", err.text);
+    s.n_expert = 0;
+    cr_assert_eq(shapes_map_experts(&s, &err), NUMOE_E_INPUT);
 }
 
 /* Two copies do not fit, one would. */
@@ -381,6 +456,44 @@ Test(choice, rows_at_batch_one)
     cr_assert_eq(p->mode, NUMOE_PLACEMENT_SLICE, "%s", p->reason);
     cr_assert_lt(placement_only_node(p), 0);
     placement_free(p);
+}
+
+/* Of Q8_0 matrices, by hand: output, Q, O, router; one row of the embedding; 4 of 16 experts. */
+static double token_bytes(void)
+{
+    const double row_d = D / 32 * 34, row_f = F / 32 * 34;
+    return (1 + V) * row_d + N_LAYER * ((2 * D + N_EXPERT) * row_d + 4 * (2 * F * row_d + D * row_f));
+}
+
+/* Whatever the plan: not faster than all nodes reading together, not slower than the slowest one
+ * reading everything, and twice over for what comes from elsewhere. Faster memory is never slower. */
+Test(choice, predictions_are_bounded_and_monotonic)
+{
+    static const unsigned workers[][4] = {{8, 8, 8, 8}, {1, 2, 4, 16}, {12, 20, 1, 1}};
+    const struct shapes s = made_up(F);
+    for (unsigned i = 0; i < 3 * 4 * 5; i++) {
+        const unsigned n_node = 1 + i / 5 % 4;
+        struct placement_machine m = machine_of(n_node, workers[i / 20]);
+        const struct placement_request request = {.mode = (numoe_placement)(i % 5)};
+        struct placement *p = plan_for(&s, &m, request);
+        double sum = 0, least = INFINITY;
+        for (unsigned in = 0; in < n_node; in++) {
+            sum += m.node[in].read_bps;
+            least = fmin(least, m.node[in].read_bps);
+        }
+        const double meetings = N_LAYER * 9 * 2e-6;
+        cr_assert_leq(p->tokens_per_s, sum / token_bytes(), "case %u", i);
+        cr_assert_geq(p->tokens_per_s, 1 / (2 * token_bytes() / least + meetings), "case %u", i);
+        for (unsigned in = 0; in < n_node; in++) {
+            struct placement_machine faster = m;
+            faster.node[in].read_bps *= 1.5;
+            cr_assert_geq(placement_predict(p, &s, &faster, NULL),
+                          placement_predict(p, &s, &m, NULL), "case %u, node %u", i, in);
+        }
+        m.remote_factor = 3;
+        cr_assert_leq(placement_predict(p, &s, &m, NULL), p->tokens_per_s, "case %u", i);
+        placement_free(p);
+    }
 }
 
 /* One routed matrix triple and everything else by hand: the bytes of a token over the bandwidth. */

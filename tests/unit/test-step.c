@@ -374,18 +374,18 @@ static uint64_t bytes_read(const struct rig *r, bool remote)
 {
     uint64_t sum = 0;
     for (unsigned in = 0; in < r->store->n_node; in++) {
-        uint64_t local_bytes, remote_bytes;
-        step_traffic(r->step, in, &local_bytes, &remote_bytes);
-        sum += remote ? remote_bytes : local_bytes;
+        const struct traffic read = step_traffic(r->step, in);
+        sum += remote ? read.remote_bytes : read.local_bytes;
     }
     return sum;
 }
 
 /* n tokens as a prompt, then n more one by one. */
 static float *placed_logits(const char *path, const struct placement_request *request,
-                            unsigned n_node, unsigned n_worker, const int32_t *ids, unsigned n)
+                            unsigned n_node, unsigned n_worker, const int32_t *ids, unsigned n,
+                            bool mapped)
 {
-    struct rig r = rig_open_placed(path, n_node, n_worker, n, request);
+    struct rig r = rig_open_as(path, n_node, n_worker, n, request, mapped);
     const unsigned n_vocab = r.model->hp.n_vocab;
     struct kv_cache *kv = rig_cache(&r, false, 2 * n);
     float *logits = calloc(2 * (size_t)n * n_vocab, sizeof *logits);
@@ -398,6 +398,9 @@ static float *placed_logits(const char *path, const struct placement_request *re
     cr_assert_gt(bytes_read(&r, false), 0);
     const bool dealt = request->mode == NUMOE_PLACEMENT_INTERLEAVE && r.store->n_node > 1;
     cr_assert_eq(bytes_read(&r, true) > 0, dealt, "remote bytes of weights");
+    for (unsigned in = 0; in < r.store->n_node; in++) {
+        cr_assert_eq(step_traffic(r.step, in).file_bytes > 0, mapped, "bytes from the file");
+    }
     kv_free(kv);
     rig_close(&r);
     return logits;
@@ -410,13 +413,13 @@ static void check_placements(const char *path, const int32_t *ids, unsigned n)
 {
     const size_t bytes = 2 * (size_t)n * vocabulary(path) * sizeof(float);
     struct expert_stats stats = uneven_stats(path);
-    float *want = placed_logits(path, &placements[0].request, 1, 1, ids, n);
+    float *want = placed_logits(path, &placements[0].request, 1, 1, ids, n, false);
     for (unsigned i = 0; i < ARRAY_LEN(placements); i++) {
         struct placement_request request = placements[i].request;
         request.stats = &stats;
         for (unsigned j = 0; j < ARRAY_LEN(node_worker); j++) {
             const unsigned n_node = node_worker[j][0], n_worker = node_worker[j][1];
-            float *got = placed_logits(path, &request, n_node, n_worker, ids, n);
+            float *got = placed_logits(path, &request, n_node, n_worker, ids, n, false);
             cr_assert_arr_eq(got, want, bytes, "%s on %u nodes, %u workers: other bits",
                              placements[i].name, n_node, n_worker);
             free(got);
@@ -467,6 +470,67 @@ Test(placements, quantized)
     free(path);
 }
 
+/* Experts packed at each use give the bits of those that were packed once. */
+static void check_mapped_placements(const char *path, unsigned n)
+{
+    const size_t bytes = 2 * (size_t)n * vocabulary(path) * sizeof(float);
+    int32_t *ids = calloc(2 * n, sizeof *ids);
+    for (unsigned i = 0; i < 2 * n; i++) {
+        ids[i] = (int32_t)(i * 31 % 97);
+    }
+    float *want = placed_logits(path, &placements[0].request, 1, 1, ids, n, false);
+    for (unsigned i = 0; i < ARRAY_LEN(placements); i++) {
+        float *got = placed_logits(path, &placements[i].request, 2, 3, ids, n, true);
+        cr_assert_arr_eq(got, want, bytes, "%s: other bits", placements[i].name);
+        free(got);
+    }
+    free(want);
+    free(ids);
+}
+
+Test(placements, experts_in_the_file)
+{
+    static const char *const fixtures[] = {"deepseek3-a", "mixtral-a", "gptoss-a", "qwen3moe-a"};
+    for (unsigned i = 0; i < ARRAY_LEN(fixtures); i++) {
+        char *path = fixture_model(fixtures[i]);
+        check_mapped_placements(path, 5);
+        free(path);
+    }
+    char *path = test_src_path("model/fable/fable-moe-Q4_K_M.gguf");
+    cr_assert_not_null(path);
+    check_mapped_placements(path, 2);
+    free(path);
+}
+
+/* What a plan counts besides weights is what is taken, and never less. */
+Test(placements, buffers_are_counted)
+{
+    static const char *const fixtures[] = {"deepseek3-a", "mixtral-a", "gptoss-a", "qwen2moe-a"};
+    for (unsigned i = 0; i < ARRAY_LEN(fixtures); i++) {
+        for (unsigned mapped = 0; mapped < 2; mapped++) {
+            char *path = fixture_model(fixtures[i]);
+            const struct placement_request whole = {.mode = NUMOE_PLACEMENT_SHARD};
+            struct rig r = rig_open_as(path, 3, 5, 1, &whole, mapped);
+            uint64_t before[3], counted[3];
+            struct step *step = NULL;
+            for (unsigned in = 0; in < 3; in++) {
+                before[in] = atomic_load(&r.topo->ledger->taken_bytes[in]);
+            }
+            cr_assert_eq(
+                step_buffer_bytes(r.model, r.pools, r.topo, 33, mapped, counted, NULL), NUMOE_OK);
+            cr_assert_eq(step_new(r.model, r.store, r.pools, r.topo, r.kern, 33, &step, NULL),
+                         NUMOE_OK);
+            for (unsigned in = 0; in < 3; in++) {
+                const uint64_t after = atomic_load(&r.topo->ledger->taken_bytes[in]);
+                cr_assert_eq(after - before[in], counted[in], "%s: node %u", fixtures[i], in);
+            }
+            step_free(step);
+            rig_close(&r);
+            free(path);
+        }
+    }
+}
+
 /* Hundreds of tokens: groups of a replicated expert are cut into pieces for several nodes. */
 Test(placements, long_prompt_on_replicas)
 {
@@ -480,8 +544,8 @@ Test(placements, long_prompt_on_replicas)
         ids[i] = (int32_t)(i * 31 % 97);
     }
     const size_t bytes = 2 * (size_t)n * vocabulary(path) * sizeof(float);
-    float *want = placed_logits(path, &placements[0].request, 1, 2, ids, n);
-    float *got = placed_logits(path, &request, 3, 4, ids, n);
+    float *want = placed_logits(path, &placements[0].request, 1, 2, ids, n, false);
+    float *got = placed_logits(path, &request, 3, 4, ids, n, false);
     cr_assert_arr_eq(got, want, bytes);
     expert_stats_fini(&stats);
     free(got);

@@ -8,6 +8,7 @@
 
 #include "tests/unit/rig.h"
 #include "tests/unit/testdata.h"
+#include "tests/unit/tinymodel.h"
 
 /* ------------------------------------------------------------------ placement */
 
@@ -139,6 +140,77 @@ Test(load, biases_of_experts)
 {
     check_model("tests/data/fixtures/gptoss-a/gptoss-a-f32.gguf");
 }
+
+/* ------------------------------------------------------------------ experts in the file */
+
+static unsigned check_mapped(const struct rig *r, const struct weight *w,
+                             const struct tensor_source *src)
+{
+    const size_t row_bytes = format_row_bytes(w->format, w->k);
+    uint8_t *want = malloc(w->n_row * row_bytes);
+    cr_assert_not_null(w->map);
+    for (uint32_t mat = 0; mat < w->n_mat; mat++) {
+        const struct gguf_tensor *t = src->whole ? src->whole : src->per_expert[mat];
+        const uint64_t from = src->whole ? mat * w->n_row * row_bytes : 0;
+        cr_assert_eq(
+            gguf_read_tensor(r->model->gguf, t, from, w->n_row * row_bytes, want, NULL), NUMOE_OK);
+        cr_assert_arr_eq(w->map[mat], want, w->n_row * row_bytes, "%s, expert %u", t->name, mat);
+    }
+    for (unsigned in = 0; in < r->store->n_node; in++) {
+        cr_assert_null(w->part[in].data);
+    }
+    free(want);
+    return w->n_mat;
+}
+
+/* A tensor an expert, or all in one, one of them in another file: every row is the file's. */
+static void check_mapped_model(const struct tiny *o, const char *other)
+{
+    static struct ggufbuild b;
+    char *dir = gb_mkdir(), path[2][4200];
+    snprintf(path[0], sizeof path[0], "%s/m%s.gguf", dir, other ? "-00001-of-00002" : "");
+    snprintf(path[1], sizeof path[1], "%s/m-00002-of-00002.gguf", dir);
+    tiny_build(&b, 3, o);
+    cr_assert(gb_write(&b, path[0]));
+    gb_free(&b);
+    if (other != NULL) {
+        gb_init(&b, 3);
+        gb_u16(&b, "split.no", 1);
+        gb_u16(&b, "split.count", 2);
+        gb_tensor(&b, other, FORMAT_F32, TINY_D, TINY_F_EXPERT, TINY_E);
+        gb_finish(&b);
+        cr_assert(gb_write(&b, path[1]));
+        gb_free(&b);
+    }
+    const struct placement_request request = {.mode = NUMOE_PLACEMENT_SLICE};
+    struct rig r = rig_open_as(path[0], 2, 3, 1, &request, true);
+    unsigned n = 0;
+    uint64_t bytes = 0;
+    for (enum slot slot = SLOT_GATE_EXPS; slot <= SLOT_DOWN_EXPS; slot++) {
+        n += check_mapped(&r, &r.store->layer[1][slot], &r.model->layer[1].src[slot]);
+    }
+    for (unsigned i = 0; i < r.model->gguf->n_tensor; i++) {
+        bytes += strstr(r.model->gguf->tensor[i].name, "_exps") ? r.model->gguf->tensor[i].bytes : 0;
+    }
+    cr_assert_eq(n, 3 * TINY_E);
+    cr_assert_geq(r.store->mapped_bytes, bytes);
+    cr_assert_null(r.store->layer[1][SLOT_GATE_SHEXP].map, "the shared expert is placed");
+    rig_close(&r);
+    unlink(path[0]);
+    unlink(path[1]);
+    rmdir(dir);
+    free(dir);
+}
+
+Test(mapped, rows_are_the_files)
+{
+    check_mapped_model(&(struct tiny){.q_lora = true}, NULL);
+    check_mapped_model(&(struct tiny){.per_expert = true}, NULL);
+    check_mapped_model(&(struct tiny){.n_part = 2, .leave_out = "blk.1.ffn_up_exps.weight"},
+                       "blk.1.ffn_up_exps.weight");
+}
+
+/* ------------------------------------------------------------------ more of loading */
 
 Test(load, tied_output_is_loaded_once)
 {

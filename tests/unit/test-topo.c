@@ -524,12 +524,45 @@ Test(tree, free_and_reclaimable_memory_and_huge_pages_of_a_node)
         "Node 1 SReclaimable:  40000 kB\n");
     put("/sys/devices/system/node/node1/hugepages/hugepages-2048kB/free_hugepages", "16\n");
     put("/sys/devices/system/node/node1/hugepages/hugepages-1048576kB/free_hugepages", "3\n");
+    /* 4 KiB pages; of node 1: a zone whose free pages are kept for others, one with 250000 free,
+     * 10000 below the high mark, and 9000 + 1000 below the low ones. */
+    put("/proc/zoneinfo",
+        "Node 0, zone      DMA\n  per-node stats\n      nr_inactive_anon 1\n  pages free     3840\n"
+        "        boost    0\n        min      8\n        low      11\n        high     14\n"
+        "        protection: (0, 0, 0, 0, 0)\n      nr_free_pages 3840\n"
+        "Node 1, zone    DMA32\n  pages free     4000\n        min      900\n"
+        "        low      1000\n        high     1100\n"
+        "        protection: (0, 0, 3000, 3000, 3000)\n      nr_free_pages 4000\n"
+        "Node 1, zone   Normal\n  per-node stats\n      nr_inactive_anon 7\n"
+        "  pages free     250000\n        min      8000\n        low      9000\n"
+        "        high     10000\n        protection: (0, 0, 0, 0, 0)\n  pagesets\n    cpu: 0\n"
+        "              high:  99999\n              batch: 1\n");
     struct topo *t = load_below(TWO_NODES);
-    cr_expect_eq(t->node[1].available_bytes, UINT64_C(1505000) * 1024);
+    /* 240000 pages; 485000 KiB of clean files less the low marks; half of the slabs */
+    cr_expect_eq(t->node[1].available_bytes, (960000 + 445000 + 20000) * UINT64_C(1024));
     cr_expect_eq(t->node[0].available_bytes, 0);
     cr_expect_eq(t->node[1].huge_2m_free, 16);
     cr_expect_eq(t->node[1].huge_1g_free, 3);
     cr_expect_eq(t->node[0].huge_2m_free, 0);
+    topo_free(t);
+    /* A node below its marks has a page: nothing at all would mean that nobody knows. */
+    put("/sys/devices/system/node/node1/meminfo", "Node 1 MemFree:   60000 kB\n");
+    put("/proc/zoneinfo", "Node 1, zone   Normal\n  pages free     15000\n        min      12000\n"
+                          "        low      15000\n        high     18000\n");
+    t = load_below(TWO_NODES);
+    cr_expect_eq(t->node[1].available_bytes, 4096);
+    topo_free(t);
+}
+
+Test(tree, memory_that_may_grow)
+{
+    put("/proc/meminfo", "MemTotal: 2000000 kB\nMemAvailable: 1500000 kB\n");
+    struct topo *t = load_below(TWO_NODES);
+    cr_expect_not(t->memory_may_grow);
+    topo_free(t);
+    put("/sys/bus/virtio/drivers/virtio_balloon/virtio0/uevent", "");
+    t = load_below(TWO_NODES);
+    cr_expect(t->memory_may_grow);
     topo_free(t);
 }
 

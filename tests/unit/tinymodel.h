@@ -26,6 +26,7 @@ struct tiny {
     const char *key; /* a number or float after "deepseek2." that is `value`, or `real`, instead */
     uint32_t value;
     float real;
+    unsigned n_part;      /* the first of so many files; the tensor left out is in another */
     uint32_t expert_type; /* of the routed experts' tensors: F32 is 0 */
 };
 
@@ -80,6 +81,10 @@ static inline void tiny_keys(struct ggufbuild *b, const struct tiny *o)
         gb_string(b, "general.type", o->type);
     }
     gb_string(b, "general.name", "tiny");
+    if (o->n_part > 0) {
+        gb_u16(b, "split.no", 0);
+        gb_u16(b, "split.count", (uint16_t)o->n_part);
+    }
     tiny_u32(b, o, "block_count", 2 + o->n_nextn);
     if (o->n_nextn > 0) {
         tiny_u32(b, o, "nextn_predict_layers", o->n_nextn);
