@@ -165,8 +165,10 @@ void report_audit(const numoe_engine *engine, const numoe_traffic *since, size_t
         numoe_engine_pages(engine, i, &pages);
         uint64_t n = pages.n_local + pages.n_remote;
         if (pages.known && n) {
-            fprintf(stderr, "%.4g %% of %llu%s pages local\n", 100.0 * (double)pages.n_local / n,
-                    (unsigned long long)n, pages.sampled ? " looked at" : "");
+            fprintf(stderr, "%.4g %% of %llu%s pages local%s%s\n",
+                    100.0 * (double)pages.n_local / n, (unsigned long long)n,
+                    pages.sampled ? " looked at" : "", pages.cause ? ": " : "",
+                    pages.cause ? pages.cause : "");
         } else {
             fputs("where its pages are is not known\n", stderr);
         }

@@ -138,6 +138,35 @@ numoe_status allowed_read(hwloc_topology_t hw, const char *root, bool here, stru
     return NUMOE_OK;
 }
 
+bool allowed_list_has(const char *list, unsigned i)
+{
+    hwloc_bitmap_t set = hwloc_bitmap_alloc();
+    const bool has = list != NULL && set != NULL && hwloc_bitmap_list_sscanf(set, list) == 0 &&
+                     hwloc_bitmap_isset(set, i);
+    hwloc_bitmap_free(set);
+    return has;
+}
+
+bool allowed_now(const char *root, const unsigned *pu, unsigned n, bool *is_there)
+{
+    struct cgroup_limits limits;
+    char *online = world_read(root, "/sys/devices/system/cpu/online");
+    hwloc_bitmap_t set = hwloc_bitmap_alloc_full();
+    const bool known = online != NULL && set != NULL;
+    cgroup_read(root, &limits);
+    if (known) {
+        cut_by_list(set, online);
+        cut_by_list(set, limits.cpus);
+    }
+    for (unsigned i = 0; known && i < n; i++) {
+        is_there[i] = hwloc_bitmap_isset(set, pu[i]);
+    }
+    hwloc_bitmap_free(set);
+    cgroup_fini(&limits);
+    mem_free(online);
+    return known;
+}
+
 void allowed_fini(struct allowed *allowed)
 {
     hwloc_bitmap_free(allowed->cpus);

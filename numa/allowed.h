@@ -3,6 +3,7 @@
 #define NUMOE_NUMA_ALLOWED_H
 
 #include <hwloc.h>
+#include <stdbool.h>
 
 #include "base/status.h"
 
@@ -19,6 +20,12 @@ struct allowed {
 numoe_status allowed_read(hwloc_topology_t hw, const char *root, bool here, struct allowed *out,
                           numoe_error *err);
 void allowed_fini(struct allowed *allowed);
+
+/* Which of pu [n] are online and in the cpuset of this process now: is_there [n]. False where that
+ * cannot be read. */
+bool allowed_now(const char *root, const unsigned *pu, unsigned n, bool *is_there);
+/* Whether a list such as "0-3,8" has i; false for what is not a list. */
+bool allowed_list_has(const char *list, unsigned i);
 
 /* CPUs in the calling thread's affinity mask; 0 where it cannot be read. */
 unsigned allowed_count_affinity(void);

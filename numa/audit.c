@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "base/mem.h"
+#include "numa/allowed.h"
 
 #define BATCH      512u
 #define MAX_SAMPLE 16384u /* pages of a region: 64 MiB of small pages are looked at one by one */
@@ -32,14 +33,14 @@ static void count(struct audit *sum, int node, unsigned os_node, uint64_t n)
 
 /* ------------------------------------------------------------------ page by page */
 
-static int ask_pages(struct world *w, const char *from, size_t bytes, unsigned os_node,
-                     struct audit *sum)
+/* Every step-th page, the first one by phase. */
+static int ask_pages(struct world *w, const char *from, size_t bytes, size_t step, unsigned phase,
+                     unsigned os_node, struct audit *sum)
 {
     size_t n_page = (bytes + page_bytes() - 1) / page_bytes();
-    size_t step = (n_page + MAX_SAMPLE - 1) / MAX_SAMPLE;
     void *page[BATCH];
     int node[BATCH];
-    for (size_t at = 0; at < n_page;) {
+    for (size_t at = phase % step; at < n_page;) {
         unsigned n = 0;
         for (; n < BATCH && at < n_page; n++, at += step) {
             page[n] = (void *)(uintptr_t)(from + at * page_bytes());
@@ -104,11 +105,67 @@ void audit_arena(const struct topo *topo, const struct node_arena *arena, struct
     size_t used;
     const char *from;
     for (unsigned i = 0; (from = node_arena_region(arena, i, &used)) != NULL; i++) {
-        int error = ask_pages(topo->world, from, used, os_node, sum);
+        const size_t n_page = (used + page_bytes() - 1) / page_bytes();
+        const size_t step = MAX((n_page + MAX_SAMPLE - 1) / MAX_SAMPLE, 1u);
+        int error = ask_pages(topo->world, from, used, step, 0, os_node, sum);
         if (error && !read_maps(topo, from, used, os_node, sum)) {
             sum->is_unknown = true;
         }
     }
+}
+
+void audit_sample(const struct topo *topo, const struct node_arena *arena, unsigned max_page,
+                  unsigned phase, struct audit *sum)
+{
+    unsigned os_node = topo->node[node_arena_node(arena)].os_index;
+    size_t used, n_page = 0;
+    const char *from;
+    for (unsigned i = 0; node_arena_region(arena, i, &used) != NULL; i++) {
+        n_page += (used + page_bytes() - 1) / page_bytes();
+    }
+    const size_t step = MAX((n_page + max_page - 1) / max_page, 1u);
+    /* Odd multiples of large strides: neighbours in time look at distant pages. */
+    const unsigned first = phase * 2654435761u;
+    for (unsigned i = 0; (from = node_arena_region(arena, i, &used)) != NULL; i++) {
+        if (ask_pages(topo->world, from, used, step, first, os_node, sum) != 0) {
+            sum->is_unknown = true;
+            return;
+        }
+    }
+}
+
+/* ------------------------------------------------------------------ why */
+
+static bool is_listed(const struct topo *topo, const char *path, const char *key, unsigned os_node)
+{
+    char *text = world_read(topo->world->root, path), list[1024] = "";
+    const char *at = text != NULL && key != NULL ? strstr(text, key) : text;
+    bool listed = true; /* where nothing is known, nothing is blamed */
+    if (at != NULL && sscanf(at + (key != NULL ? strlen(key) : 0), " %1023s", list) == 1) {
+        listed = allowed_list_has(list, os_node);
+    }
+    mem_free(text);
+    return listed;
+}
+
+const char *audit_cause(const struct topo *topo, const struct node_arena *arena)
+{
+    const unsigned os_node = topo->node[node_arena_node(arena)].os_index;
+    uint64_t balancing = 0;
+    if (!is_listed(topo, "/sys/devices/system/node/has_memory", NULL, os_node)) {
+        return "the node's memory went offline";
+    }
+    if (!is_listed(topo, "/proc/self/status", "\nMems_allowed_list:", os_node)) {
+        return "the node was taken from this process (cpuset.mems), and its pages moved with that";
+    }
+    if (node_arena_get_mode(arena) == NODE_ARENA_FIRST_TOUCH) {
+        world_read_u64(topo->world->root, "/proc/sys/kernel/numa_balancing", &balancing);
+        return balancing ? "memory could not be bound, and the kernel moves it about: sysctl "
+                           "kernel.numa_balancing=0 stops that"
+                         : "memory could not be bound, and went where there was some";
+    }
+    return "bound pages are moved by others only: migratepages, a scheduler of memory, a cpuset "
+           "that was changed and changed back";
 }
 
 double audit_percent_local(const struct audit *audit)

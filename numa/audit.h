@@ -16,6 +16,14 @@ struct audit {
 /* Adds the pages of an arena to *sum, which starts zeroed. Any thread; never moves a page. */
 void audit_arena(const struct topo *topo, const struct node_arena *arena, struct audit *sum);
 
+/* The same for at most max_page pages, spread evenly, others with each phase; never from numa_maps,
+ * whose cost grows with the memory: where page by page is not allowed, it is unknown. */
+void audit_sample(const struct topo *topo, const struct node_arena *arena, unsigned max_page,
+                  unsigned phase, struct audit *sum);
+
+/* Why pages of an arena may be elsewhere, as far as the system tells: a static text. */
+const char *audit_cause(const struct topo *topo, const struct node_arena *arena);
+
 /* Percent of the pages looked at that are local; 100 where none is there yet. */
 double audit_percent_local(const struct audit *audit);
 

@@ -16,6 +16,7 @@
 #include "base/knob.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "numa/allowed.h"
 #include "numa/arena.h"
 #include "numa/pool_gate.h"
 #include "numa/strand.h"
@@ -28,7 +29,13 @@ struct pool_thread {
     struct pools *pools;
     uint32_t ig0, ig1;
     struct strands *strands; /* NULL for one worker */
+    unsigned *pu, n_pu;      /* where it was put last */
     pthread_t id;
+};
+
+/* How long workers spin and yield at a barrier, and between runs. */
+struct pool_patience {
+    struct gate_patience barrier, idle;
 };
 
 struct pools {
@@ -39,8 +46,11 @@ struct pools {
     struct worker *worker;      /* [n_worker], as they begin; each runs on a copy of its own */
     struct pool_thread *thread; /* [n_thread] */
     unsigned n_thread, n_started;
+    unsigned n_runnable; /* CPUs that threads can really run on at a time, now */
     atomic_int pin_error; /* an errno of some worker that could not be pinned */
-    struct gate_patience barrier_patience, idle_patience, caller_patience;
+    /* Sync: relaxed; changed between runs, while workers wait with either. */
+    const struct pool_patience *_Atomic patience;
+    struct gate_patience caller_patience; /* of whoever calls pools_run */
     pool_fn *fn; /* Sync: written before start opens, read after; NULL: end */
     void *arg;
     void *const *each; /* [n_node] instead of arg, for each node alone; NULL: all together */
@@ -112,14 +122,19 @@ static void fill_workers(struct pools *pools, const unsigned *nw)
  * waited for. The caller of pools_run has no CPU of its own in either case. */
 static void set_patience(struct pools *pools)
 {
-    bool crowded = pools->n_thread > pools->topo->n_runnable;
-    bool spare = pools->n_thread < pools->topo->n_runnable;
-    pools->barrier_patience = crowded
-                                  ? (struct gate_patience){.spin_ns = 0, .yield_ns = 20000}
-                                  : (struct gate_patience){.spin_ns = 30000, .yield_ns = 300000};
-    pools->idle_patience = crowded ? (struct gate_patience){.spin_ns = 0, .yield_ns = 20000}
-                                   : (struct gate_patience){.spin_ns = 20000, .yield_ns = 200000};
+    bool crowded = pools->n_thread > pools->n_runnable;
+    bool spare = pools->n_thread < pools->n_runnable;
+    static const struct pool_patience roomy = {.barrier = {.spin_ns = 30000, .yield_ns = 300000},
+                                               .idle = {.spin_ns = 20000, .yield_ns = 200000}};
+    static const struct pool_patience tight = {.barrier = {.spin_ns = 0, .yield_ns = 20000},
+                                               .idle = {.spin_ns = 0, .yield_ns = 20000}};
     pools->caller_patience = (struct gate_patience){.spin_ns = spare ? 20000 : 0};
+    atomic_store_explicit(&pools->patience, crowded ? &tight : &roomy, memory_order_relaxed);
+}
+
+static const struct pool_patience *patience_now(struct pools *pools)
+{
+    return atomic_load_explicit(&pools->patience, memory_order_relaxed);
 }
 
 static numoe_status count_threads(struct pools *pools, numoe_error *err)
@@ -132,43 +147,53 @@ static numoe_status count_threads(struct pools *pools, numoe_error *err)
 
 /* ------------------------------------------------------------------ workers */
 
+static unsigned count_pus(const struct topo *topo)
+{
+    unsigned n = 0;
+    for (unsigned in = 0; in < topo->n_node; in++) {
+        n += topo->node[in].n_pu;
+    }
+    return n;
+}
+
 static bool touches_node(const struct pool_thread *thread, unsigned in)
 {
     const struct worker *worker = thread->pools->worker;
     return worker[thread->ig0].in <= in && in <= worker[thread->ig1 - 1].in;
 }
 
-/* A thread of one node runs on one PU; where a node has more threads than PUs, or a thread workers
- * of several nodes, anywhere on its nodes. */
-static int pin(const struct pool_thread *thread)
+/* Where a thread belongs, while all CPUs are there: a thread of one node on one PU; where a node has
+ * more threads than PUs, or a thread workers of several nodes, anywhere on its nodes. pu has room
+ * for all PUs of the topology. */
+static unsigned find_home(const struct pool_thread *thread, unsigned *pu)
 {
     const struct pools *pools = thread->pools;
     const struct topo *topo = pools->topo;
     const struct worker *first = &pools->worker[thread->ig0];
     const struct worker *last = &pools->worker[thread->ig1 - 1];
     const struct topo_node *node = &topo->node[first->in];
-    unsigned n_before = 0, n_thread = 0;
+    unsigned n_before = 0, n_thread = 0, n = 0;
     for (unsigned it = 0; it < pools->n_thread; it++) {
         bool touches = touches_node(&pools->thread[it], first->in);
         n_before += touches && &pools->thread[it] < thread;
         n_thread += touches;
     }
     if (first->in == last->in && n_thread <= node->n_pu) {
-        return topo->world->pin(topo->world, &node->pu[n_before], 1);
+        pu[0] = node->pu[n_before];
+        return 1;
     }
-    unsigned *pu = NULL, n = 0;
     for (unsigned in = first->in; in <= last->in; in++) {
         node = &topo->node[in];
-        if (mem_grow(&pu, n + node->n_pu, sizeof(*pu), "list of CPUs", NULL) != NUMOE_OK) {
-            mem_free(pu);
-            return ENOMEM;
-        }
         memcpy(pu + n, node->pu, node->n_pu * sizeof(*pu));
         n += node->n_pu;
     }
-    int error = topo->world->pin(topo->world, pu, n);
-    mem_free(pu);
-    return error;
+    return n;
+}
+
+static int pin(const struct pool_thread *thread)
+{
+    struct world *world = thread->pools->topo->world;
+    return world->pin(world, pthread_self(), thread->pu, thread->n_pu);
 }
 
 /* All workers pass the same starts and barriers of all, and between two of them those of their
@@ -237,7 +262,7 @@ static void work(void *start)
     struct pools *pools = w.pools;
     uint32_t run = 1; /* being ready counts as the first run */
     for (finish(&w, run++);; finish(&w, run++)) {
-        wait_at(&w, &w.gate->start, run, false, &pools->idle_patience);
+        wait_at(&w, &w.gate->start, run, false, &patience_now(pools)->idle);
         w.n_gate++;
         if (pools->fn == NULL) {
             return;
@@ -270,6 +295,8 @@ static numoe_status deal_threads(struct pools *pools, numoe_error *err)
     for (unsigned it = 0; it < pools->n_thread; it++) {
         struct pool_thread *thread = &pools->thread[it];
         thread->pools = pools;
+        FORWARD_IF(mem_new(&thread->pu, count_pus(pools->topo), sizeof(*thread->pu),
+                           "list of CPUs", err));
         share_static(pools->n_worker, it, pools->n_thread, &thread->ig0, &thread->ig1);
         if (thread->ig1 - thread->ig0 > 1) {
             FORWARD_IF(strands_new(thread->ig1 - thread->ig0, &thread->strands, err));
@@ -277,6 +304,9 @@ static numoe_status deal_threads(struct pools *pools, numoe_error *err)
         for (uint32_t ig = thread->ig0; ig < thread->ig1; ig++) {
             pools->worker[ig].strands = thread->strands;
         }
+    }
+    for (unsigned it = 0; it < pools->n_thread; it++) {
+        pools->thread[it].n_pu = find_home(&pools->thread[it], pools->thread[it].pu);
     }
     return NUMOE_OK;
 }
@@ -333,6 +363,7 @@ static numoe_status start(struct pools *pools, numoe_error *err)
     const char *what = "worker pools";
     deal_workers(pools->topo, pools->n_worker, nw);
     FORWARD_IF(count_threads(pools, err));
+    pools->n_runnable = pools->topo->n_runnable;
     set_patience(pools);
     FORWARD_IF(mem_new(&pools->gate, pools->n_node, sizeof(*pools->gate), what, err));
     FORWARD_IF(mem_new(&pools->arena, pools->n_node, sizeof(*pools->arena), what, err));
@@ -406,6 +437,7 @@ void pools_free(struct pools *pools)
     }
     for (unsigned it = 0; pools->thread && it < pools->n_thread; it++) {
         strands_free(pools->thread[it].strands);
+        mem_free(pools->thread[it].pu);
     }
     for (unsigned in = 0; pools->arena && in < pools->n_node; in++) {
         node_arena_free(pools->arena[in]);
@@ -472,6 +504,123 @@ void pools_team_alone(const struct pools *pools, unsigned in, struct pool_team *
         .n_node = 1, .node = {in}, .n_worker = {pools_node_workers(pools, in)}};
 }
 
+/* ------------------------------------------------------------------ CPUs come and go */
+
+/* All PUs of the topology, and which of them are there. */
+struct pus {
+    unsigned *pu, *left;
+    bool *is_there;
+    unsigned n, n_there;
+};
+
+static void pus_fini(struct pus *all)
+{
+    mem_free(all->pu);
+    mem_free(all->left);
+    mem_free(all->is_there);
+}
+
+static bool pus_init(const struct topo *topo, struct pus *all)
+{
+    const unsigned n = count_pus(topo);
+    *all = (struct pus){.n = 0};
+    if (mem_new(&all->pu, n, sizeof(*all->pu), "list of CPUs", NULL) != NUMOE_OK ||
+        mem_new(&all->left, n, sizeof(*all->left), "list of CPUs", NULL) != NUMOE_OK ||
+        mem_new(&all->is_there, n, sizeof(*all->is_there), "list of CPUs", NULL) != NUMOE_OK) {
+        return false;
+    }
+    for (unsigned in = 0; in < topo->n_node; in++) {
+        memcpy(all->pu + all->n, topo->node[in].pu, topo->node[in].n_pu * sizeof(*all->pu));
+        all->n += topo->node[in].n_pu;
+    }
+    if (!allowed_now(topo->world->root, all->pu, n, all->is_there)) {
+        return false;
+    }
+    for (unsigned i = 0; i < n; i++) {
+        all->n_there += all->is_there[i];
+    }
+    return true;
+}
+
+/* Of pu [n], those that are there, into all->left. */
+static unsigned find_left(const struct pus *all, const unsigned *pu, unsigned n)
+{
+    unsigned n_left = 0;
+    for (unsigned i = 0; i < n; i++) {
+        for (unsigned k = 0; k < all->n; k++) {
+            if (all->pu[k] == pu[i] && all->is_there[k]) {
+                all->left[n_left++] = pu[i];
+            }
+        }
+    }
+    return n_left;
+}
+
+/* Its own CPU, else one of its node, else any. True where it is another than at first. */
+static bool put_back(struct pool_thread *thread, const struct pus *all)
+{
+    const struct topo *topo = thread->pools->topo;
+    const struct topo_node *node = &topo->node[thread->pools->worker[thread->ig0].in];
+    const unsigned n_home = find_home(thread, thread->pu);
+    unsigned n_left = find_left(all, thread->pu, n_home);
+    const bool moves = n_left < n_home;
+    if (n_left == 0) {
+        n_left = find_left(all, node->pu, node->n_pu);
+    }
+    if (n_left == 0) {
+        n_left = find_left(all, all->pu, all->n);
+    }
+    memcpy(thread->pu, all->left, n_left * sizeof(*thread->pu));
+    thread->n_pu = n_left;
+    if (n_left > 0) {
+        topo->world->pin(topo->world, thread->id, thread->pu, n_left);
+    }
+    return moves;
+}
+
+static bool all_in_place(const struct pools *pools)
+{
+    struct world *world = pools->topo->world;
+    for (unsigned it = 0; it < pools->n_thread; it++) {
+        const struct pool_thread *thread = &pools->thread[it];
+        bool yes = true;
+        if (world->is_pinned(world, thread->id, thread->pu, thread->n_pu, &yes) == 0 && !yes) {
+            return false;
+        }
+    }
+    return true;
+}
+
+bool pools_repin(struct pools *pools)
+{
+    struct pus all;
+    unsigned n_moved = 0;
+    if (atomic_load(&pools->pin_error) != 0 || all_in_place(pools)) {
+        return false;
+    }
+    const bool known = pus_init(pools->topo, &all) && all.n_there > 0;
+    for (unsigned it = 0; known && it < pools->n_thread; it++) {
+        n_moved += put_back(&pools->thread[it], &all);
+    }
+    if (known) {
+        pools->n_runnable = MIN(pools->topo->n_runnable, all.n_there);
+        set_patience(pools);
+        if (n_moved > 0) {
+            log_warn("%u of %u CPUs are left to this process (a smaller cpuset, or CPUs went "
+                     "offline): %u of %u threads run on others than before",
+                     all.n_there, all.n, n_moved, pools->n_thread);
+        } else {
+            log_info("the cpuset of this process was changed, workers were put back in place");
+        }
+    } else {
+        atomic_store(&pools->pin_error, EINVAL); /* nothing is known: leave them to the kernel */
+        log_warn("workers are no longer where they were put, and which CPUs are left cannot be "
+                 "found out: the kernel places them");
+    }
+    pus_fini(&all);
+    return true;
+}
+
 void worker_node_barrier(struct worker *w)
 {
     struct pool_gate *gate = w->gate;
@@ -479,7 +628,7 @@ void worker_node_barrier(struct worker *w)
     if (arrive(w, &gate->node_here, &group_of(w)->node_here, phase)) {
         gate_open(&gate->node_go, phase);
     } else {
-        wait_at(w, &gate->node_go, phase, true, &w->pools->barrier_patience);
+        wait_at(w, &gate->node_go, phase, true, &patience_now(w->pools)->barrier);
     }
 }
 
@@ -497,7 +646,7 @@ void worker_all_barrier(struct worker *w)
             gate_open(&pools->gate[in]->all_go, phase);
         }
     } else {
-        wait_at(w, &w->gate->all_go, phase, false, &pools->barrier_patience);
+        wait_at(w, &w->gate->all_go, phase, false, &patience_now(pools)->barrier);
     }
     w->n_gate++;
 }

@@ -74,6 +74,12 @@ struct pool_team {
 void pools_team(const struct pools *pools, struct pool_team *team);
 void pools_team_alone(const struct pools *pools, unsigned in, struct pool_team *team);
 
+/* Whether threads still may run where they were put, a system call a thread; where not, because the
+ * cpuset shrank, CPUs went offline, or the kernel forgot (it does when a cpuset is written), puts
+ * them on what is left of their node, else of the machine, and says so. Between runs. True where
+ * something was done. */
+bool pools_repin(struct pools *pools);
+
 /* All workers of the node, of all nodes. What was written before is seen by all after. */
 void worker_node_barrier(struct worker *w);
 void worker_all_barrier(struct worker *w);

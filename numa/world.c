@@ -111,24 +111,48 @@ static void native_unmap(struct world *w, void *addr, size_t bytes)
     munmap(addr, bytes);
 }
 
-static int native_pin(struct world *w, const unsigned *pu, unsigned n_pu)
+/* NULL without memory. */
+static cpu_set_t *new_cpu_set(const unsigned *pu, unsigned n_pu, size_t *set_bytes)
 {
-    (void)w;
     unsigned max_pu = 0;
     for (unsigned i = 0; i < n_pu; i++) {
         max_pu = MAX(max_pu, pu[i]);
     }
     cpu_set_t *set = CPU_ALLOC(max_pu + 1);
+    *set_bytes = CPU_ALLOC_SIZE(max_pu + 1);
+    if (set != NULL) {
+        CPU_ZERO_S(*set_bytes, set);
+        for (unsigned i = 0; i < n_pu; i++) {
+            CPU_SET_S(pu[i], *set_bytes, set);
+        }
+    }
+    return set;
+}
+
+static int native_pin(struct world *w, pthread_t thread, const unsigned *pu, unsigned n_pu)
+{
+    (void)w;
+    size_t set_bytes;
+    cpu_set_t *set = new_cpu_set(pu, n_pu, &set_bytes);
     if (set == NULL) {
         return ENOMEM;
     }
-    size_t set_bytes = CPU_ALLOC_SIZE(max_pu + 1);
-    CPU_ZERO_S(set_bytes, set);
-    for (unsigned i = 0; i < n_pu; i++) {
-        CPU_SET_S(pu[i], set_bytes, set);
-    }
-    int rc = sched_setaffinity(0, set_bytes, set) == 0 ? 0 : errno;
+    int rc = pthread_setaffinity_np(thread, set_bytes, set);
     CPU_FREE(set);
+    return rc;
+}
+
+static int native_is_pinned(struct world *w, pthread_t thread, const unsigned *pu, unsigned n_pu,
+                            bool *yes)
+{
+    (void)w;
+    cpu_set_t now[8]; /* 8192 CPUs, as many as any kernel has */
+    int rc = pthread_getaffinity_np(thread, sizeof(now), now);
+    unsigned n = 0;
+    for (unsigned i = 0; rc == 0 && i < n_pu; i++) {
+        n += CPU_ISSET_S(pu[i], sizeof(now), now) != 0;
+    }
+    *yes = rc == 0 && n == n_pu && (unsigned)CPU_COUNT_S(sizeof(now), now) == n_pu;
     return rc;
 }
 
@@ -220,9 +244,17 @@ static int recording_where(struct world *w, void **page, unsigned n_page, int *n
     return 0;
 }
 
-static int recording_pin(struct world *w, const unsigned *pu, unsigned n_pu)
+static int recording_pin(struct world *w, pthread_t thread, const unsigned *pu, unsigned n_pu)
 {
-    (void)w, (void)pu, (void)n_pu;
+    (void)w, (void)thread, (void)pu, (void)n_pu;
+    return 0;
+}
+
+static int recording_is_pinned(struct world *w, pthread_t thread, const unsigned *pu, unsigned n_pu,
+                               bool *yes)
+{
+    (void)w, (void)thread, (void)pu, (void)n_pu;
+    *yes = true;
     return 0;
 }
 
@@ -265,6 +297,7 @@ numoe_status world_new_native(const char *root, struct world **out, numoe_error 
     (*out)->populate = native_populate;
     (*out)->unmap = native_unmap;
     (*out)->pin = native_pin;
+    (*out)->is_pinned = native_is_pinned;
     (*out)->uring = native_uring;
     return NUMOE_OK;
 }
@@ -278,6 +311,7 @@ numoe_status world_new_recording(const char *root, struct world **out, numoe_err
     (*out)->populate = recording_populate;
     (*out)->unmap = recording_unmap;
     (*out)->pin = recording_pin;
+    (*out)->is_pinned = recording_is_pinned;
     (*out)->uring = recording_uring;
     return NUMOE_OK;
 }

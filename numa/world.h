@@ -29,8 +29,11 @@ struct world {
     int (*populate)(struct world *w, void *addr, size_t bytes);
     /* Gives mapped memory back. Any thread. */
     void (*unmap)(struct world *w, void *addr, size_t bytes);
-    /* Lets the calling thread run on these PUs only. 0 or an errno. */
-    int (*pin)(struct world *w, const unsigned *pu, unsigned n_pu);
+    /* Lets a thread of this process run on these PUs only. 0 or an errno. Any thread. */
+    int (*pin)(struct world *w, pthread_t thread, const unsigned *pu, unsigned n_pu);
+    /* Whether the thread may run on these PUs and no others. 0 or an errno. Any thread. */
+    int (*is_pinned)(struct world *w, pthread_t thread, const unsigned *pu, unsigned n_pu,
+                     bool *yes);
     /* node[i] becomes the node that page[i] is on, or negative where there is none yet. 0 or an
      * errno. Any thread. */
     int (*where)(struct world *w, void **page, unsigned n_page, int *node);

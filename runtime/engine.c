@@ -189,6 +189,9 @@ bool numoe_engine_pages(const numoe_engine *engine, unsigned index, numoe_pages 
         .sampled = audit.is_sampled,
         .known = engine->topo->is_this_machine && !audit.is_unknown,
     };
+    if (pages->known && audit.n_remote > 0) {
+        pages->cause = store_audit_cause(engine->store, engine->topo, index);
+    }
     return true;
 }
 
@@ -264,6 +267,7 @@ static numoe_status engine_load(numoe_engine *e, const numoe_engine_params *para
     double start = clock_seconds();
 
     FORWARD_IF(log_check(err));
+    FORWARD_IF(watch_init(&e->watch, err));
     FORWARD_IF(kern_select(&e->kern, err));
     log_debug("kernels: %s", e->kern->isa);
     FORWARD_IF(topo_load(params->topology, &e->topo, err));
@@ -277,6 +281,7 @@ static numoe_status engine_load(numoe_engine *e, const numoe_engine_params *para
     FORWARD_IF(load_weights(e, params, err));
     FORWARD_IF(
         step_new(e->model, e->store, e->pools, e->topo, e->kern, e->chunk_tokens, &e->step, err));
+    watch_begin(&e->watch, e->store, e->topo);
     fill_info(e, clock_seconds() - start);
     log_opened(e);
     e->mode_now = NUMOE_MODE_LATENCY;

@@ -8,6 +8,7 @@
 #include "dense/kv.h"
 #include "model/tokenizer.h"
 #include "runtime/step.h"
+#include "runtime/watch.h"
 #include "store/store.h"
 
 /* The tokens of one session in a batch: [first, first + n) of engine.token. */
@@ -25,6 +26,7 @@ struct numoe_engine {
     struct pools *pools;
     struct store *store;
     struct step *step;
+    struct watch watch;
 
     unsigned chunk_tokens;
     bool kv_f16;

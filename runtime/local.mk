@@ -11,4 +11,5 @@ core_sources += \
 	runtime/share.c \
 	runtime/stats.c \
 	runtime/step.c runtime/step.h \
-	runtime/text-stream.c runtime/text-stream.h
+	runtime/text-stream.c runtime/text-stream.h \
+	runtime/watch.c runtime/watch.h

@@ -338,6 +338,7 @@ numoe_status numoe_step(numoe_engine *engine, numoe_session *const *sessions, si
     if (batch.n_token == 0) {
         return NUMOE_OK;
     }
+    watch_look(&engine->watch, engine->store, engine->topo, engine->pools);
     for (unsigned i = 0; i < batch.n_span; i++) {
         routes = routes || engine->span[i].session->on_route;
     }

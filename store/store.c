@@ -428,3 +428,16 @@ void store_audit(const struct store *store, const struct topo *topo, unsigned in
     const struct store_priv *priv = store->priv;
     audit_arena(topo, priv->arena[in], sum);
 }
+
+void store_audit_sample(const struct store *store, const struct topo *topo, unsigned in,
+                        unsigned max_page, unsigned phase, struct audit *sum)
+{
+    const struct store_priv *priv = store->priv;
+    audit_sample(topo, priv->arena[in], max_page, phase, sum);
+}
+
+const char *store_audit_cause(const struct store *store, const struct topo *topo, unsigned in)
+{
+    const struct store_priv *priv = store->priv;
+    return audit_cause(topo, priv->arena[in]);
+}

@@ -40,8 +40,12 @@ numoe_status store_view_new(const struct store *store, unsigned in, struct store
                             numoe_error *err);
 void store_view_free(struct store *view);
 
-/* Where the pages of node in's weights are, against where they should be. */
+/* Where the pages of node in's weights are, against where they should be; the same for at most
+ * max_page of them, others with each phase; and why they may be elsewhere. */
 void store_audit(const struct store *store, const struct topo *topo, unsigned in,
                  struct audit *sum);
+void store_audit_sample(const struct store *store, const struct topo *topo, unsigned in,
+                        unsigned max_page, unsigned phase, struct audit *sum);
+const char *store_audit_cause(const struct store *store, const struct topo *topo, unsigned in);
 
 #endif

@@ -203,6 +203,7 @@ typedef struct numoe_pages {
     uint64_t n_absent;          /* in no memory at the moment */
     bool sampled;               /* only some pages of large weights were looked at */
     bool known;                 /* false: the kernel does not tell, or the topology is not this machine */
+    const char *cause;          /* why some are elsewhere, as far as the system tells; NULL: none are */
 } numoe_pages;
 
 NUMOE_API bool numoe_engine_pages(const numoe_engine *engine, unsigned index, numoe_pages *pages);

@@ -23,6 +23,7 @@
 #include "base/mem.h"
 #include "numa/pool.h"
 #include "numa/strand.h"
+#include "tests/unit/madeup.h"
 #include "tests/unit/testdata.h"
 
 #define MAX_ITEM  5000
@@ -276,9 +277,9 @@ static void count_log(void *arg, numoe_log_level level, const char *line)
     n_logged += strstr(line, "pinned") != NULL;
 }
 
-static int refuse_pin(struct world *w, const unsigned *pu, unsigned n_pu)
+static int refuse_pin(struct world *w, pthread_t thread, const unsigned *pu, unsigned n_pu)
 {
-    (void)w, (void)pu, (void)n_pu;
+    (void)w, (void)thread, (void)pu, (void)n_pu;
     return EPERM;
 }
 
@@ -295,6 +296,132 @@ Test(pool, refused_pinning_is_said_once)
         pools_free(pools);
     }
     cr_expect_eq(n_logged, 1);
+    topo_free(t);
+}
+
+/* ------------------------------------------------------------------ CPUs come and go */
+
+TestSuite(cpus, .init = madeup_setup, .fini = madeup_teardown, .timeout = 120);
+
+/* The kernel's word on where threads may run. */
+static struct {
+    pthread_t thread;
+    unsigned pu[8], n_pu;
+} mask[8];
+static unsigned n_mask;
+
+static int note_pin(struct world *w, pthread_t thread, const unsigned *pu, unsigned n_pu)
+{
+    unsigned i = 0;
+    (void)w;
+    while (i < n_mask && !pthread_equal(mask[i].thread, thread)) {
+        i++;
+    }
+    cr_assert_lt(i, 8);
+    n_mask = MAX(n_mask, i + 1);
+    mask[i].thread = thread;
+    mask[i].n_pu = n_pu;
+    memcpy(mask[i].pu, pu, n_pu * sizeof(*pu));
+    return 0;
+}
+
+static int compare_pin(struct world *w, pthread_t thread, const unsigned *pu, unsigned n_pu,
+                       bool *yes)
+{
+    (void)w, (void)pu;
+    for (unsigned i = 0; i < n_mask; i++) {
+        if (pthread_equal(mask[i].thread, thread)) {
+            *yes = mask[i].n_pu == n_pu;
+        }
+    }
+    return 0;
+}
+
+/* As kernels do when a cpuset is written: its CPUs are every thread's. */
+static void change_cpuset(const char *cpus)
+{
+    put("/sys/fs/cgroup/job/cpuset.cpus.effective", cpus);
+    for (unsigned i = 0; i < n_mask; i++) {
+        mask[i].n_pu = 0;
+    }
+}
+
+/* Threads that may run on PUs [from, to) and no others, and on how many each. */
+static unsigned count_masks(unsigned from, unsigned to, unsigned n_pu)
+{
+    unsigned n = 0;
+    for (unsigned i = 0; i < n_mask; i++) {
+        bool inside = mask[i].n_pu == n_pu;
+        for (unsigned k = 0; k < mask[i].n_pu; k++) {
+            inside = inside && mask[i].pu[k] >= from && mask[i].pu[k] < to;
+        }
+        n += inside;
+    }
+    return n;
+}
+
+static unsigned n_left_told;
+
+static void count_left(void *arg, numoe_log_level level, const char *line)
+{
+    (void)arg, (void)level;
+    n_left_told += strstr(line, " are left to this process") != NULL;
+}
+
+/* One at a time takes note: threads pin themselves when they start. */
+static pthread_mutex_t note_lock = PTHREAD_MUTEX_INITIALIZER;
+
+static int note_pin_alone(struct world *w, pthread_t thread, const unsigned *pu, unsigned n_pu)
+{
+    pthread_mutex_lock(&note_lock);
+    const int error = note_pin(w, thread, pu, n_pu);
+    pthread_mutex_unlock(&note_lock);
+    return error;
+}
+
+Test(cpus, workers_move_to_what_is_left)
+{
+    struct topo *t = NULL;
+    setenv("NUMOE_POOL_THREADS", "8", 1);
+    numoe_log_set(count_left, NULL, NUMOE_LOG_WARN);
+    put("/sys/devices/system/cpu/online", "0-7\n");
+    put_v2("/job");
+    put("/sys/fs/cgroup/job/cpuset.cpus.effective", "0-7\n");
+    cr_assert_eq(topo_load_below(root, "pack:2 [numa(memory=1GiB)] core:4 pu:1", &t, NULL), 0);
+    t->world->pin = note_pin_alone;
+    t->world->is_pinned = compare_pin;
+    struct pools *pools = start(t, 8);
+    cr_expect_eq(count_masks(0, 8, 1), 8);
+    cr_expect_not(pools_repin(pools), "nothing was changed");
+
+    change_cpuset("0-5\n"); /* two CPUs of node 1 are left to its four threads */
+    cr_expect(pools_repin(pools));
+    cr_expect_eq(count_masks(0, 4, 1), 4);
+    cr_expect_eq(count_masks(4, 6, 1), 2);
+    cr_expect_eq(count_masks(4, 6, 2), 2);
+    cr_expect_eq(n_left_told, 1);
+    cr_expect_not(pools_repin(pools), "once");
+
+    change_cpuset("0-3\n"); /* none of node 1's */
+    cr_expect(pools_repin(pools));
+    cr_expect_eq(count_masks(0, 4, 4), 4);
+    cr_expect_eq(n_left_told, 2);
+
+    change_cpuset("0-7\n");
+    put("/sys/devices/system/cpu/online", "0-6\n"); /* CPU 7 goes offline */
+    cr_expect(pools_repin(pools));
+    cr_expect_eq(count_masks(0, 7, 1), 7);
+    cr_expect_eq(count_masks(4, 7, 3), 1);
+
+    put("/sys/devices/system/cpu/online", "0-7\n");
+    change_cpuset("0-7\n");
+    cr_expect(pools_repin(pools));
+    cr_expect_eq(count_masks(0, 8, 1), 8);
+    cr_expect_eq(n_left_told, 3, "back in place is no warning");
+    struct seen_worker seen[8] = {0};
+    pools_run(pools, look_around, seen);
+    cr_expect_eq(seen[7].runs, 1);
+    pools_free(pools);
     topo_free(t);
 }
 
