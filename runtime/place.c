@@ -105,6 +105,7 @@ static numoe_status keep_node(struct topo *topo, unsigned in, struct place *p, n
 
 /* Positions whose cache must have room: of the context that is asked for, or of a usual one. */
 #define CONTEXT_DEFAULT 4096u
+#define WORKERS_BYTES   ((uint64_t)1 << 20) /* barriers and cursors of a node's workers, at most */
 
 /* Chunks are dealt to the nodes in turn. */
 static uint64_t context_bytes(const struct model *model, const numoe_engine_params *params,
@@ -159,6 +160,13 @@ static numoe_status open_machine(const numoe_engine_params *params, const struct
     return count_buffers(params, model, topo, p, err);
 }
 
+static void tell_left_out(unsigned os_index, uint64_t room_bytes, uint64_t need_bytes)
+{
+    log_warn("node %u takes no part: %.1f MiB are available there, its workers' buffers alone need "
+             "%.1f MiB",
+             os_index, (double)room_bytes / 1048576.0, (double)need_bytes / 1048576.0);
+}
+
 /* A full node would have nothing to do but to be waited for. Where none has room, the plan says so.
  */
 static numoe_status leave_out_full_nodes(const numoe_engine_params *params,
@@ -171,10 +179,7 @@ static numoe_status leave_out_full_nodes(const numoe_engine_params *params,
         for (unsigned in = 0; in < p->machine.n_node; in++) {
             const struct placement_node *node = &p->machine.node[in];
             if ((keep >> in & 1) == 0) {
-                log_warn("node %u takes no part: %.1f MiB are available there, its workers' "
-                         "buffers alone need %.1f MiB",
-                         node->os_index, (double)node->room_bytes / 1048576.0,
-                         (double)node->buffer_bytes / 1048576.0);
+                tell_left_out(node->os_index, node->room_bytes, node->buffer_bytes);
             }
         }
         pools_free(p->pools); /* their memory is the nodes' */
@@ -186,12 +191,32 @@ static numoe_status leave_out_full_nodes(const numoe_engine_params *params,
     return NUMOE_OK;
 }
 
+/* Workers meet in memory of their node, before anything else is known. */
+static void leave_out_nodes_without_workers(struct topo *topo)
+{
+    uint64_t keep = 0;
+    for (unsigned in = 0; in < topo->n_node; in++) {
+        const uint64_t bytes = topo->node[in].available_bytes;
+        keep |= (uint64_t)(bytes == 0 || room_less_reserve(bytes) >= WORKERS_BYTES) << in;
+    }
+    for (unsigned in = 0; keep != 0 && in < topo->n_node; in++) {
+        if ((keep >> in & 1) == 0) {
+            tell_left_out(topo->node[in].os_index,
+                          room_less_reserve(topo->node[in].available_bytes), WORKERS_BYTES);
+        }
+    }
+    if (keep != 0) {
+        topo_keep_nodes(topo, keep);
+    }
+}
+
 static numoe_status open_parts(const numoe_engine_params *params, const struct model *model,
                                struct topo *topo, struct place *p, numoe_error *err)
 {
     FORWARD_IF(shapes_new(model, &p->shapes, err));
     FORWARD_IF(params->map_experts ? shapes_map_experts(&p->shapes, err) : NUMOE_OK);
     FORWARD_IF(room_read(topo, err));
+    leave_out_nodes_without_workers(topo);
     FORWARD_IF(open_machine(params, model, topo, p, err));
     if (params->plan != NULL) {
         FORWARD_IF(plan_from_file(params->plan, p, err));

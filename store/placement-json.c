@@ -52,9 +52,10 @@ static json_t *nodes_array(const struct placement *p, const struct placement_mac
     json_t *nodes = json_array();
     for (unsigned in = 0; in < p->n_node; in++) {
         const struct placement_node *node = &machine->node[in];
-        json_t *object = json_pack("{s:f, s:i, s:f, s:I}", "share", p->share[in], "workers",
+        json_t *object = json_pack("{s:f, s:i, s:f, s:I, s:I}", "share", p->share[in], "workers",
                                    (int)node->n_worker, "read_bytes_per_s", node->read_bps,
-                                   "weight_bytes", (json_int_t)p->node_bytes[in]);
+                                   "weight_bytes", (json_int_t)p->node_bytes[in], "buffer_bytes",
+                                   (json_int_t)node->buffer_bytes);
         if (node->room_bytes != UINT64_MAX) {
             json_object_set_new(object, "room_bytes", json_integer((json_int_t)node->room_bytes));
         }

@@ -4,23 +4,61 @@
  *   guest NODES MEMORY-NODES CORES FAR-CORES [limit]
  *
  * as topo_load() should find them; "limit": a control group limits memory to less than the nodes
- * have.
+ * have. Or, on a machine of two nodes of two CPUs each, in the control group "test":
+ *
+ *   guest watch MODEL
+ *
+ * runs the model while its pages are moved and CPUs and nodes are taken away.
+ *
+ * Traps of kernels, hwloc and libnuma that were met on such machines, and what tests them here
+ * (guest.c, check-numa) or on made-up machines (tests/unit):
+ *
+ *   hwloc does not see affinity masks            topo: affinity_mask_is_obeyed, this_machine
+ *   configured counts tell nothing of cpusets    check-numa cpuset; topo: v2_cpuset_cuts_...
+ *   running on a node outside the cpuset: EINVAL check-numa watch (cpuset); pool: refused_pinning
+ *   mbind: EINVAL for three causes               arena: refused_binding_..., check-numa memory-less
+ *   libnuma puts memory elsewhere, silently      arena: pages_are_bound_to_the_node
+ *   a full bound node is a kill                  check_full; check-numa place (full, brimful)
+ *   hugetlb reservations are not per node        check_huge; arena: a_pool_that_turns_out_short
+ *   populating before binding places pages       check_placement by this thread
+ *   first touch is by 2 MiB under THP            arena: regions_are_whole_huge_pages;
+ *                                                check_placement after refused bindings
+ *   interleaving by 2 MiB                        check-numa place (interleave): panels, not pages
+ *   policies do not hold for file pages          check-numa disk: experts in the file are counted
+ *   page cache follows the CPU that faults       apart; weights are read into bound memory
+ *   own pages move without privilege, others     watch: moved pages are noticed
+ *   untouched pages have no node: no error       audit: touched_pages_are_local_and_others_absent
+ *   balancing moves unbound memory               doctor: balancing; audit_cause
+ *   mlock limits are small                       doctor: locked memory; nothing is locked
+ *   sched_getaffinity with a small mask: EINVAL  topo: this_machine (masks grow)
+ *   over memory.max: killed                      check_full limit; check-numa disk
+ *   firmware puts a node over two sockets        check-numa uneven, crossed; topo: xml_machines
+ *   CPUs offline                                 check-numa offline; watch
+ *   nodes with CPUs and no memory                check-numa memory-less; topo: cpus_without_memory
+ *   nodes with memory and no CPUs                check-numa memory-only
+ *   containers refuse mbind and move_pages       refuse_bind, refuse_where below; audit:
+ *                                                numa_maps_stand_in
  */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
 #include <errno.h>
+#include <glob.h>
+#include <numaif.h>
 #include <sched.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
+#include <unistd.h>
 
 #include "base/mem.h"
 #include "numa/arena.h"
 #include "numa/audit.h"
 #include "numa/bandwidth.h"
 #include "numa/pool.h"
+#include "numa/room.h"
 
 #define MIB        ((size_t)1 << 20)
 #define FILL_BYTES (24 * MIB)
@@ -105,9 +143,18 @@ static void check_placement(const struct topo *topo, struct pools *pools, bool b
     }
 }
 
+/* ------------------------------------------------------------------ what may be refused */
+
 static int refuse_bind(struct world *w, void *addr, size_t bytes, unsigned os_node)
 {
     (void)w, (void)addr, (void)bytes, (void)os_node;
+    return EPERM;
+}
+
+/* Containers forbid move_pages; the summary of each mapping is always there. */
+static int refuse_where(struct world *w, void **page, unsigned n_page, int *node)
+{
+    (void)w, (void)page, (void)n_page, (void)node;
     return EPERM;
 }
 
@@ -122,9 +169,9 @@ static void check_full(const struct topo *topo, bool is_limited)
     good = good && node_arena_alloc(arena, bytes, &p, &err) == NUMOE_E_MEMORY;
     ok(good && (strstr(err.text, "control group") != NULL) == is_limited, "a full node is refused",
        err.text);
-    /* What is said to be free must really be there: 8 of 10 of it, all touched. */
-    uint64_t room = topo_available_bytes(topo, topo->node[topo->n_node - 1].os_index);
-    bytes = MIN(room, topo->memory_limit_bytes) / 10 * 8;
+    /* What may be taken must really be there: nearly all of it, all touched. */
+    uint64_t room = room_available_bytes(topo, topo->node[topo->n_node - 1].os_index);
+    bytes = room_less_reserve(MIN(room, topo->memory_limit_bytes)) - 2 * MIB;
     good = node_arena_alloc(arena, bytes, &p, &err) == NUMOE_OK;
     if (good) {
         memset(p, 1, bytes);
@@ -197,13 +244,174 @@ static void stop_balancing(void)
     }
 }
 
+/* ------------------------------------------------------------------ while a model runs */
+
+static char logged[4096];
+
+static void keep_log(void *arg, numoe_log_level level, const char *line)
+{
+    (void)arg, (void)level;
+    strncat(logged, line, sizeof(logged) - strlen(logged) - 1);
+    strncat(logged, "|", sizeof(logged) - strlen(logged) - 1);
+    printf("# %s\n", line);
+}
+
+static bool put(const char *path, const char *text)
+{
+    FILE *f = fopen(path, "w");
+    bool good = f != NULL && fputs(text, f) >= 0;
+    return (f == NULL || fclose(f) == 0) && good;
+}
+
+/* Logits after a few tokens, a look later than the last. */
+static bool evaluate(numoe_engine *engine, float *logits)
+{
+    static const int32_t ids[] = {0, 100, 200};
+    const size_t bytes = numoe_engine_get_info(engine)->n_vocab * sizeof(*logits);
+    numoe_session *session = NULL;
+    numoe_error err;
+    struct timespec look = {1, 100000000};
+    nanosleep(&look, NULL);
+    bool good = numoe_session_new(engine, 64, &session, &err) == NUMOE_OK &&
+                numoe_session_append(session, ids, 3, &err) == NUMOE_OK &&
+                numoe_step(engine, &session, 1, &err) == NUMOE_OK;
+    if (good) {
+        memcpy(logits, numoe_session_logits(session), bytes);
+    }
+    numoe_session_free(session);
+    return good;
+}
+
+/* Workers that may run on any CPU outside of the first n, and those that have one CPU alone. */
+static void count_threads(unsigned n, unsigned *n_outside, unsigned *n_alone)
+{
+    glob_t task;
+    *n_outside = *n_alone = 0;
+    if (glob("/proc/self/task/*", 0, NULL, &task) != 0) {
+        return;
+    }
+    for (size_t i = 0; i < task.gl_pathc; i++) {
+        cpu_set_t set;
+        const pid_t id = (pid_t)atoi(strrchr(task.gl_pathv[i], '/') + 1);
+        if (id != getpid() && sched_getaffinity(id, sizeof(set), &set) == 0) {
+            bool outside = false;
+            for (unsigned cpu = n; cpu < CPU_SETSIZE; cpu++) {
+                outside |= CPU_ISSET(cpu, &set);
+            }
+            *n_outside += outside;
+            *n_alone += CPU_COUNT(&set) == 1;
+        }
+    }
+    globfree(&task);
+}
+
+#define GROUP "/sys/fs/cgroup/test/"
+#define CPU3  "/sys/devices/system/cpu/cpu3/online"
+
+struct watched {
+    numoe_engine *engine;
+    float *want, *got;
+    size_t bytes;
+};
+
+/* Evaluates once more: the same bits as ever. */
+static bool again(struct watched *w)
+{
+    logged[0] = '\0';
+    return evaluate(w->engine, w->got) && memcmp(w->got, w->want, w->bytes) == 0;
+}
+
+static bool open_watched(const char *model, struct watched *w)
+{
+    numoe_engine_params params;
+    numoe_error err;
+    numoe_engine_params_init(&params);
+    params.model_path = model;
+    params.placement = NUMOE_PLACEMENT_SLICE;
+    params.chunk_tokens = 16;
+    if (numoe_engine_open(&params, &w->engine, &err) != NUMOE_OK) {
+        printf("Bail out! %s\n", err.text);
+        return false;
+    }
+    w->bytes = numoe_engine_get_info(w->engine)->n_vocab * sizeof(float);
+    w->want = calloc(1, w->bytes);
+    w->got = calloc(1, w->bytes);
+    logged[0] = '\0';
+    return evaluate(w->engine, w->want);
+}
+
+static void close_watched(struct watched *w)
+{
+    numoe_engine_close(w->engine);
+    free(w->want);
+    free(w->got);
+}
+
+static void check_moved_pages(struct watched *w)
+{
+    const unsigned long from = 2, to = 1; /* masks: node 1, node 0 */
+    numoe_pages pages = {0};
+    ok(logged[0] == '\0', "nothing is said while everything is in place", logged);
+    ok(migrate_pages(0, 8 * sizeof(from), &from, &to) >= 0, "pages are moved", strerror(errno));
+    ok(again(w), "the same bits from moved pages", logged);
+    ok(strstr(logged, "weights of node 1 are on other nodes by now") && strstr(logged, "migratepages"),
+       "moved pages are noticed", logged);
+    ok(numoe_engine_pages(w->engine, 1, &pages) && pages.n_remote > 0 && pages.n_local == 0 &&
+           pages.cause != NULL,
+       "the audit has them and a cause", "it has not");
+    ok(again(w) && logged[0] == '\0', "that is said once", logged);
+}
+
+static void check_lost_cpus(struct watched *w)
+{
+    unsigned n_outside, n_alone;
+    ok(put(GROUP "cpuset.cpus", "0-1") && again(w), "the same bits on a smaller cpuset", logged);
+    ok(strstr(logged, "2 of 4 CPUs are left") != NULL, "a smaller cpuset is said", logged);
+    count_threads(2, &n_outside, &n_alone);
+    ok(n_outside == 0, "workers run inside the smaller cpuset", "some outside");
+    ok(again(w) && logged[0] == '\0', "that is said once, too", logged);
+    ok(put(GROUP "cpuset.cpus", "0-3") && again(w), "the same bits on all CPUs again", logged);
+    count_threads(4, &n_outside, &n_alone);
+    ok(n_alone == 4, "workers are back in place", "some are not");
+    ok(put(CPU3, "0") && again(w), "the same bits with a CPU offline", logged);
+    ok(strstr(logged, "3 of 4 CPUs are left") != NULL, "a CPU offline is said", logged);
+    count_threads(3, &n_outside, &n_alone);
+    ok(n_outside == 0, "no worker waits for a CPU that is offline", "one does");
+    put(CPU3, "1");
+}
+
+static int watch(const char *model)
+{
+    struct watched w = {0};
+    setenv("NUMOE_WATCH_SECONDS", "1", 1);
+    numoe_log_set(keep_log, NULL, NUMOE_LOG_WARN);
+    if (!put(GROUP "cpuset.mems", "0-1") || !open_watched(model, &w)) {
+        return 1;
+    }
+    check_moved_pages(&w);
+    check_lost_cpus(&w);
+    close_watched(&w);
+    if (!open_watched(model, &w)) {
+        return 1;
+    }
+    ok(put(GROUP "cpuset.mems", "0") && again(&w), "the same bits with a node taken away", logged);
+    ok(strstr(logged, "cpuset.mems") != NULL, "a node taken away is noticed", logged);
+    close_watched(&w);
+    printf("1..%u\n", n_test);
+    return n_bad > 0;
+}
+
 int main(int argc, char **argv)
 {
     struct topo *topo;
     struct pools *pools;
     numoe_error err;
+    if (argc == 3 && strcmp(argv[1], "watch") == 0) {
+        return watch(argv[2]);
+    }
     if (argc < 5) {
-        fprintf(stderr, "usage: guest NODES MEMORY-NODES CORES FAR-CORES [limit]\n");
+        fprintf(stderr, "usage: guest NODES MEMORY-NODES CORES FAR-CORES [limit]\n"
+                        "       guest watch MODEL\n");
         return 2;
     }
     if (topo_load(NULL, &topo, &err) != NUMOE_OK || topo->n_core > MAX_WORKER ||
@@ -220,6 +428,10 @@ int main(int argc, char **argv)
     }
     check_full(topo, argc > 5);
     stop_balancing();
+    int (*where)(struct world *, void **, unsigned, int *) = topo->world->where;
+    topo->world->where = refuse_where;
+    check_placement(topo, pools, true, "where pages are is known without move_pages");
+    topo->world->where = where;
     topo->world->bind = refuse_bind;
     check_placement(topo, pools, true, "pages of refused bindings are local by first touch");
     pools_free(pools);

@@ -6,6 +6,8 @@
 #include <math.h>
 #include <unistd.h>
 
+#include "base/log.h"
+#include "runtime/place.h"
 #include "tests/unit/rig.h"
 #include "tests/unit/testdata.h"
 #include "tests/unit/tinymodel.h"
@@ -40,6 +42,61 @@ Test(placement, always_whole_panels_and_everything)
             }
         }
     }
+}
+
+/* ------------------------------------------------------------------ nodes without room */
+
+static char logged[512];
+
+static void keep_log(void *arg, numoe_log_level level, const char *line)
+{
+    (void)arg, (void)level;
+    snprintf(logged, sizeof logged, "%s", line);
+}
+
+/* The bundled model on two nodes, the second with so many MiB: how many nodes take part, and how
+ * many bytes of weights it has. */
+static unsigned nodes_of(uint64_t mib, uint64_t *weight_bytes)
+{
+    numoe_engine_params params;
+    struct topo *topo = NULL;
+    struct place place;
+    struct model *model = NULL;
+    numoe_error err = {0};
+    char *path = test_src_path("model/fable/fable-moe-Q4_K_M.gguf");
+    numoe_engine_params_init(&params);
+    params.placement = NUMOE_PLACEMENT_SLICE;
+    params.chunk_tokens = 16;
+    params.min_ctx = 64;
+    logged[0] = '\0';
+    numoe_log_set(keep_log, NULL, NUMOE_LOG_WARN);
+    cr_assert_eq(topo_load("pack:2 [numa(memory=1GiB)] core:2 pu:1", &topo, NULL), NUMOE_OK);
+    topo->node[1].memory_bytes = mib << 20;
+    cr_assert_eq(model_open(path, &model, NULL), NUMOE_OK);
+    cr_assert_eq(place_open(&params, model, topo, &place, &err), NUMOE_OK, "%s", err.text);
+    const unsigned n_node = place.machine.n_node;
+    cr_assert_eq(topo->n_node, n_node);
+    *weight_bytes = n_node > 1 ? place.plan->node_bytes[1] : 0;
+    /* 8 MiB of a small node stay with the system; what is left is for both. */
+    cr_assert(n_node == 1 || *weight_bytes + place.machine.node[1].buffer_bytes <= (mib - 8) << 20);
+    place_close(&place);
+    model_close(model);
+    topo_free(topo);
+    free(path);
+    return n_node;
+}
+
+Test(placement, a_node_without_room_for_buffers_takes_no_part)
+{
+    uint64_t whole, part;
+    cr_expect_eq(nodes_of(1024, &whole), 2);
+    cr_expect_str_empty(logged);
+    cr_expect_eq(nodes_of(20, &part), 2, "room for a part");
+    cr_expect(part > 0 && part < whole / 2, "%zu of %zu bytes", (size_t)part, (size_t)whole);
+    cr_expect_str_empty(logged);
+    cr_expect_eq(nodes_of(12, &part), 1);
+    cr_expect_not_null(strstr(logged, "node 1 takes no part: 4.0 MiB are available there"), "%s",
+                       logged);
 }
 
 /* ------------------------------------------------------------------ loading */
