@@ -40,6 +40,14 @@ $(grep -rHo --include='*.[ch]' '^#[ ]*include "[^"]*"' base numa kernels model g
     store dense experts runtime cli tests bench 2>/dev/null | sed 's/#[ ]*include "//; s/"$//')
 END
 
+# libnuma's allocators put memory on another node without a word where the wanted one is outside the
+# cpuset, and its counts tell nothing of what may be used: of it, only the system calls.
+if grep -rnE --include='*.[ch]' '\<numa_(alloc|run_on|set_|get_|bind|available|num_|max_|node_|distance)' \
+    base numa kernels model gpu store dense experts runtime cli tests bench; then
+    echo "libnuma's own functions are not to be used"
+    bad=1
+fi
+
 if test $seen -lt 10; then
     echo "only $seen includes found: the check looks in the wrong place"
     exit 1

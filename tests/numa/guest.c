@@ -17,7 +17,8 @@
  *   configured counts tell nothing of cpusets    check-numa cpuset; topo: v2_cpuset_cuts_...
  *   running on a node outside the cpuset: EINVAL check-numa watch (cpuset); pool: refused_pinning
  *   mbind: EINVAL for three causes               arena: refused_binding_..., check-numa memory-less
- *   libnuma puts memory elsewhere, silently      arena: pages_are_bound_to_the_node
+ *   libnuma puts memory elsewhere, silently      arena: pages_are_bound_to_the_node;
+ *                                                check-layers.sh: its functions are not used
  *   a full bound node is a kill                  check_full; check-numa place (full, brimful)
  *   hugetlb reservations are not per node        check_huge; arena: a_pool_that_turns_out_short
  *   populating before binding places pages       check_placement by this thread

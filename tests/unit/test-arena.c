@@ -696,6 +696,85 @@ static int refuse_where(struct world *w, void **page, unsigned n_page, int *node
     return EPERM;
 }
 
+/* 256 pages, 64 a look: four looks have seen each page once. */
+Test(audit, samples_are_bounded_and_get_around)
+{
+    struct topo *t = load("pack:2 [numa(memory=1GiB)] core:2 pu:1");
+    struct node_arena *a = new_arena(t, 1);
+    struct audit sum = {0};
+    t->world->where = every_fourth_elsewhere;
+    take(a, MIB);
+    for (unsigned phase = 0; phase < 4; phase++) {
+        const uint64_t before = sum.n_local + sum.n_remote;
+        audit_sample(t, a, 64, phase, &sum);
+        cr_expect_eq(sum.n_local + sum.n_remote - before, 64);
+    }
+    cr_expect_eq(sum.n_local, 192);
+    cr_expect_eq(sum.n_remote, 64);
+    t->world->where = refuse_where;
+    audit_sample(t, a, 64, 0, &sum);
+    cr_expect(sum.is_unknown, "numa_maps is not read for a sample");
+    node_arena_free(a);
+    topo_free(t);
+}
+
+static void write_at(const char *dir, const char *path, const char *text)
+{
+    char full[160];
+    snprintf(full, sizeof(full), "%s%s", dir, path);
+    for (char *p = full + strlen(dir) + 1; (p = strchr(p, '/')) != NULL; *p++ = '/') {
+        *p = '\0';
+        mkdir(full, 0755);
+    }
+    FILE *f = fopen(full, "w");
+    fputs(text, f);
+    fclose(f);
+}
+
+static int refuse_any(struct world *w, void *addr, size_t bytes, unsigned os_node)
+{
+    (void)w, (void)addr, (void)bytes, (void)os_node;
+    return EPERM;
+}
+
+Test(audit, causes)
+{
+    char dir[] = "/tmp/numoe-root-XXXXXX", command[96];
+    struct topo *t = NULL;
+    cr_assert_not_null(mkdtemp(dir));
+    write_at(dir, "/sys/devices/system/node/has_memory", "0-1\n");
+    write_at(dir, "/proc/self/status", "Name:\tx\nMems_allowed_list:\t0-1\n");
+    cr_assert_eq(topo_load_below(dir, "pack:2 [numa(memory=1GiB)] core:2 pu:1", &t, NULL),
+                 NUMOE_OK);
+    struct node_arena *a = new_arena(t, 1);
+    cr_expect_not_null(strstr(audit_cause(t, a), "migratepages"), "%s", audit_cause(t, a));
+    write_at(dir, "/proc/self/status", "Name:\tx\nMems_allowed_list:\t0\n");
+    cr_expect_not_null(strstr(audit_cause(t, a), "cpuset.mems"), "%s", audit_cause(t, a));
+    write_at(dir, "/sys/devices/system/node/has_memory", "0\n");
+    cr_expect_not_null(strstr(audit_cause(t, a), "offline"), "%s", audit_cause(t, a));
+    write_at(dir, "/sys/devices/system/node/has_memory", "0-1\n");
+    write_at(dir, "/proc/self/status", "Name:\tx\nMems_allowed_list:\t0-1\n");
+    node_arena_free(a);
+    /* Where binding is refused, whether the kernel moves pages is the question. */
+    struct topo *here = load(NULL);
+    char *root = here->world->root;
+    here->world->bind = refuse_any;
+    numoe_log_set(keep_log, NULL, NUMOE_LOG_WARN);
+    a = new_arena(here, 0);
+    take(a, MIB);
+    here->world->root = dir;
+    write_at(dir, "/proc/sys/kernel/numa_balancing", "0\n");
+    cr_expect_not_null(strstr(audit_cause(here, a), "could not be bound, and went"));
+    write_at(dir, "/proc/sys/kernel/numa_balancing", "1\n");
+    cr_expect_not_null(strstr(audit_cause(here, a), "kernel.numa_balancing=0"));
+    here->world->root = root;
+    node_arena_free(a);
+    topo_free(here);
+    topo_free(t);
+    snprintf(command, sizeof(command), "rm -r %s", dir);
+    cr_expect_eq(system(command), 0);
+}
+
 /* Containers: the question is refused, the file is there. */
 Test(audit, numa_maps_stand_in)
 {
