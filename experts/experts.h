@@ -24,8 +24,8 @@ numoe_status experts_new(const struct model *model, const struct store *store,
                          const struct pool_team *team, const struct topo *topo,
                          const struct kern *kern, unsigned max_tokens, struct experts **out,
                          numoe_error *err);
-/* Adds the memory that experts_new() will take to node_bytes [the team's nodes]; mapped: experts stay
- * in the file. Where experts are cut, nodes but the first need less. */
+/* Adds the memory that experts_new() will take to node_bytes [the team's nodes]; mapped: experts
+ * stay in the file. Where experts are cut, nodes but the first need less. */
 numoe_status experts_buffer_bytes(const struct model *model, const struct pool_team *team,
                                   const struct topo *topo, unsigned max_tokens, bool mapped,
                                   uint64_t *node_bytes, numoe_error *err);

@@ -15,8 +15,8 @@
 #include "base/mem.h"
 #include "numa/room.h"
 
-#define HUGE_BYTES        ((size_t)2 << 20) /* regions are whole huge pages, so that none is shared */
-#define REGION_MAX_BYTES  ((size_t)1 << 30) /* growth by doubling ends here */
+#define HUGE_BYTES       ((size_t)2 << 20) /* regions are whole huge pages, so that none is shared */
+#define REGION_MAX_BYTES ((size_t)1 << 30) /* growth by doubling ends here */
 
 struct region {
     char *addr;
@@ -65,8 +65,8 @@ numoe_status node_arena_new(const struct topo *topo, unsigned in, const char *na
     return NUMOE_OK;
 }
 
-numoe_status node_arena_new_counting(const struct topo *topo, unsigned in,
-                                     struct node_arena **out, numoe_error *err)
+numoe_status node_arena_new_counting(const struct topo *topo, unsigned in, struct node_arena **out,
+                                     numoe_error *err)
 {
     FORWARD_IF(node_arena_new(topo, in, "memory to come", out, err));
     (*out)->mode = NODE_ARENA_COUNTING;

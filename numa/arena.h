@@ -40,8 +40,8 @@ uint64_t node_arena_bytes(const struct node_arena *arena); /* allocated so far *
 
 /* For counting what a part would need: hands out addresses of nothing, which must not be touched,
  * and takes no memory. Pieces are not given back. */
-numoe_status node_arena_new_counting(const struct topo *topo, unsigned in,
-                                     struct node_arena **out, numoe_error *err);
+numoe_status node_arena_new_counting(const struct topo *topo, unsigned in, struct node_arena **out,
+                                     numoe_error *err);
 
 /* How far the pages of this arena are tied to the node: bound, left to first touch because binding
  * was refused, or not at all because the topology is not this machine. */

@@ -13,11 +13,11 @@
 #include "base/knob.h"
 #include "base/mem.h"
 
-#define PROBE_BYTES ((size_t)48 << 20) /* more than second-level caches and TLBs reach */
+#define PROBE_BYTES     ((size_t)48 << 20) /* more than second-level caches and TLBs reach */
 #define PROBE_ROOM_PART 8u /* of what may be taken, the probe's two pieces must be no more */
-#define PANEL_BYTES ((size_t)8 << 10)  /* a panel of 16 rows of some 1000 4-bit weights */
-#define N_ROUND     4u                 /* of reading all of it, the best counts */
-#define THP_ENABLED "/sys/kernel/mm/transparent_hugepage/enabled"
+#define PANEL_BYTES     ((size_t)8 << 10) /* a panel of 16 rows of some 1000 4-bit weights */
+#define N_ROUND         4u                /* of reading all of it, the best counts */
+#define THP_ENABLED     "/sys/kernel/mm/transparent_hugepage/enabled"
 /* Small pages must win by this: they cost more to make and to keep, and neighbours disturb a short
  * probe. */
 #define SMALL_MUST_WIN 1.15

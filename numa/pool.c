@@ -46,7 +46,7 @@ struct pools {
     struct worker *worker;      /* [n_worker], as they begin; each runs on a copy of its own */
     struct pool_thread *thread; /* [n_thread] */
     unsigned n_thread, n_started;
-    unsigned n_runnable; /* CPUs that threads can really run on at a time, now */
+    unsigned n_runnable;  /* CPUs that threads can really run on at a time, now */
     atomic_int pin_error; /* an errno of some worker that could not be pinned */
     /* Sync: relaxed; changed between runs, while workers wait with either. */
     const struct pool_patience *_Atomic patience;
@@ -54,7 +54,7 @@ struct pools {
     pool_fn *fn; /* Sync: written before start opens, read after; NULL: end */
     void *arg;
     void *const *each; /* [n_node] instead of arg, for each node alone; NULL: all together */
-    uint32_t run; /* number of the last run */
+    uint32_t run;      /* number of the last run */
     struct pool_meet *meet;
 };
 
@@ -162,9 +162,9 @@ static bool touches_node(const struct pool_thread *thread, unsigned in)
     return worker[thread->ig0].in <= in && in <= worker[thread->ig1 - 1].in;
 }
 
-/* Where a thread belongs, while all CPUs are there: a thread of one node on one PU; where a node has
- * more threads than PUs, or a thread workers of several nodes, anywhere on its nodes. pu has room
- * for all PUs of the topology. */
+/* Where a thread belongs, while all CPUs are there: a thread of one node on one PU; where a node
+ * has more threads than PUs, or a thread workers of several nodes, anywhere on its nodes. pu has
+ * room for all PUs of the topology. */
 static unsigned find_home(const struct pool_thread *thread, unsigned *pu)
 {
     const struct pools *pools = thread->pools;
@@ -295,8 +295,8 @@ static numoe_status deal_threads(struct pools *pools, numoe_error *err)
     for (unsigned it = 0; it < pools->n_thread; it++) {
         struct pool_thread *thread = &pools->thread[it];
         thread->pools = pools;
-        FORWARD_IF(mem_new(&thread->pu, count_pus(pools->topo), sizeof(*thread->pu),
-                           "list of CPUs", err));
+        FORWARD_IF(
+            mem_new(&thread->pu, count_pus(pools->topo), sizeof(*thread->pu), "list of CPUs", err));
         share_static(pools->n_worker, it, pools->n_thread, &thread->ig0, &thread->ig1);
         if (thread->ig1 - thread->ig0 > 1) {
             FORWARD_IF(strands_new(thread->ig1 - thread->ig0, &thread->strands, err));
@@ -500,8 +500,8 @@ void pools_team(const struct pools *pools, struct pool_team *team)
 
 void pools_team_alone(const struct pools *pools, unsigned in, struct pool_team *team)
 {
-    *team = (struct pool_team){
-        .n_node = 1, .node = {in}, .n_worker = {pools_node_workers(pools, in)}};
+    *team =
+        (struct pool_team){.n_node = 1, .node = {in}, .n_worker = {pools_node_workers(pools, in)}};
 }
 
 /* ------------------------------------------------------------------ CPUs come and go */

@@ -68,7 +68,7 @@ struct topo {
     uint64_t
         memory_limit_bytes; /* smallest cgroup limit less what is used already; UINT64_MAX: none */
     uint64_t host_room_bytes; /* memory this process can really take, whatever the topology says */
-    bool memory_may_grow; /* a guest whose memory is plugged in as it is used */
+    bool memory_may_grow;     /* a guest whose memory is plugged in as it is used */
     /* distance[i * n_node + j], 10 = local; NULL unknown */
     unsigned *distance;
     struct world *world;

@@ -109,7 +109,7 @@ static numoe_status keep_node(struct topo *topo, unsigned in, struct place *p, n
 
 /* Chunks are dealt to the nodes in turn. */
 static uint64_t context_bytes(const struct model *model, const numoe_engine_params *params,
-                         unsigned n_node, unsigned in)
+                              unsigned n_node, unsigned in)
 {
     const unsigned n_ctx =
         params->min_ctx ? params->min_ctx : MIN(model->hp.n_ctx_train, CONTEXT_DEFAULT);
@@ -125,8 +125,7 @@ static numoe_status count_buffers(const numoe_engine_params *params, const struc
 {
     const unsigned chunk = params->chunk_tokens ? params->chunk_tokens : CHUNK_TOKENS_DEFAULT;
     uint64_t bytes[TOPO_MAX_NODE];
-    FORWARD_IF(
-        step_buffer_bytes(model, p->pools, topo, chunk, params->map_experts, bytes, err));
+    FORWARD_IF(step_buffer_bytes(model, p->pools, topo, chunk, params->map_experts, bytes, err));
     for (unsigned in = 0; in < p->machine.n_node; in++) {
         struct placement_node *node = &p->machine.node[in];
         node->buffer_bytes = MAX(bytes[in] + context_bytes(model, params, p->machine.n_node, in),

@@ -110,10 +110,10 @@ static numoe_status team_init(const struct step *s, const struct pool_team *node
     const struct store *store = team->view != NULL ? team->view : s->store;
     team->model = s->model;
     FORWARD_IF(mem_new(&team->tokens, s->max_tokens, sizeof *team->tokens, "step", err));
-    FORWARD_IF(dense_new(s->model, store, nodes, s->topo, s->kern, s->max_tokens, &team->dense,
-                         err));
-    FORWARD_IF(experts_new(s->model, store, nodes, s->topo, s->kern, s->max_tokens,
-                           &team->experts, err));
+    FORWARD_IF(
+        dense_new(s->model, store, nodes, s->topo, s->kern, s->max_tokens, &team->dense, err));
+    FORWARD_IF(
+        experts_new(s->model, store, nodes, s->topo, s->kern, s->max_tokens, &team->experts, err));
     experts_keep_routes(team->experts, s->keep_routes);
     return NUMOE_OK;
 }

@@ -1,5 +1,5 @@
-/* What is true after loading may not stay true: pages of weights that move to other nodes, CPUs that
- * are taken away. Looked at between steps, rarely and at a bounded cost.
+/* What is true after loading may not stay true: pages of weights that move to other nodes, CPUs
+ * that are taken away. Looked at between steps, rarely and at a bounded cost.
  */
 #ifndef NUMOE_RUNTIME_WATCH_H
 #define NUMOE_RUNTIME_WATCH_H

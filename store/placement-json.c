@@ -81,15 +81,14 @@ numoe_status placement_to_json(const struct placement *p, const struct shapes *s
         json_array_append_new(slices, slice_object(&p->slice[i], p->n_slice - i, &n));
     }
     json_t *model = model_object(shapes);
-    json_t *root = json_pack("{s:i, s:o?, s:s, s:s, s:f, s:f, s:f, s:f, s:I, s:I, s:s, s:o, s:o}", "numoe_plan",
-                             PLAN_VERSION, "model", model, "mode", placement_mode_name(p->mode),
-                             "reason", p->reason, "predicted_tokens_per_s", p->tokens_per_s,
-                             "predicted_lanes_tokens_per_s", p->lanes_tokens_per_s,
-                             "predicted_imbalance", p->imbalance, "replica_share",
-                             p->replica_share, "weight_bytes", (json_int_t)p->total_bytes,
-                             "replica_bytes",
-                             (json_int_t)p->replica_bytes, "bandwidth", machine->bps_source,
-                             "nodes", nodes_array(p, machine), "slices", slices);
+    json_t *root = json_pack(
+        "{s:i, s:o?, s:s, s:s, s:f, s:f, s:f, s:f, s:I, s:I, s:s, s:o, s:o}", "numoe_plan",
+        PLAN_VERSION, "model", model, "mode", placement_mode_name(p->mode), "reason", p->reason,
+        "predicted_tokens_per_s", p->tokens_per_s, "predicted_lanes_tokens_per_s",
+        p->lanes_tokens_per_s, "predicted_imbalance", p->imbalance, "replica_share",
+        p->replica_share, "weight_bytes", (json_int_t)p->total_bytes, "replica_bytes",
+        (json_int_t)p->replica_bytes, "bandwidth", machine->bps_source, "nodes",
+        nodes_array(p, machine), "slices", slices);
     char *dump = root != NULL ? json_dumps(root, JSON_COMPACT) : NULL;
     json_decref(root);
     if (dump == NULL) {

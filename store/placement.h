@@ -31,22 +31,22 @@ struct placement_node {
 struct placement_machine {
     unsigned n_node;
     struct placement_node node[TOPO_MAX_NODE];
-    double remote_factor;    /* how many times longer a read from another node takes */
-    uint64_t limit_bytes;    /* over all nodes, buffers too; UINT64_MAX: none */
-    const char *bps_source;  /* "measured", "from the platform", "assumed" */
-    const char *room_source; /* who limits node[].room_bytes: "available", "in all" */
+    double remote_factor;     /* how many times longer a read from another node takes */
+    uint64_t limit_bytes;     /* over all nodes, buffers too; UINT64_MAX: none */
+    const char *bps_source;   /* "measured", "from the platform", "assumed" */
+    const char *room_source;  /* who limits node[].room_bytes: "available", "in all" */
     const char *limit_source; /* whose limit_bytes are: "the control group's limit" */
-    const char *way_out;     /* put behind refusals, or "" */
+    const char *way_out;      /* put behind refusals, or "" */
 };
 
 /* How often each expert was chosen; more of it, and files, in store/stats.h. */
 struct expert_stats {
     unsigned n_layer, n_expert;
-    uint64_t *count;   /* [n_layer, n_expert]; rows of dense layers are 0 */
-    unsigned n_used;   /* experts of a token; 0: not known */
-    double *weight;    /* [n_layer, n_expert] sums of router weights; NULL: not known */
-    uint64_t *pair;    /* [n_layer, expert_stats_pairs()] chosen together; NULL: not known */
-    bool is_foreign;   /* n_layer is the last layer that was seen, not how many the model has */
+    uint64_t *count; /* [n_layer, n_expert]; rows of dense layers are 0 */
+    unsigned n_used; /* experts of a token; 0: not known */
+    double *weight;  /* [n_layer, n_expert] sums of router weights; NULL: not known */
+    uint64_t *pair;  /* [n_layer, expert_stats_pairs()] chosen together; NULL: not known */
+    bool is_foreign; /* n_layer is the last layer that was seen, not how many the model has */
 };
 
 struct placement_request {
@@ -85,12 +85,12 @@ struct placement {
     unsigned n_node;
     double share[TOPO_MAX_NODE]; /* of the work; their sum is 1. 0: the node takes no part */
     uint64_t node_bytes[TOPO_MAX_NODE], total_bytes; /* as placed, with vectors */
-    uint64_t expert_bytes;  /* of total_bytes: routed experts */
-    uint64_t replica_bytes; /* of these: beyond their first copies */
+    uint64_t expert_bytes;                           /* of total_bytes: routed experts */
+    uint64_t replica_bytes;                          /* of these: beyond their first copies */
     double tokens_per_s; /* predicted for one sequence; an upper bound that leaves out caches */
     /* likewise for one sequence on each node, all together; 0: not every node has everything */
     double lanes_tokens_per_s;
-    double imbalance;    /* of whole experts: the busiest node's time over an even one's; else 1 */
+    double imbalance;     /* of whole experts: the busiest node's time over an even one's; else 1 */
     double replica_share; /* of all choices that are for experts on several nodes, by statistics */
     unsigned n_replicated, n_expert; /* (layer, expert) pairs on several nodes, and in all */
     char reason[256];
@@ -168,7 +168,8 @@ double placement_predict_lanes(const struct placement *p, const struct shapes *s
 double placement_imbalance(const struct placement *p, const struct shapes *shapes,
                            const struct placement_machine *machine,
                            const struct expert_stats *stats);
-/* Which experts have several holders: n_replicated, n_expert; with statistics also replica_share. */
+/* Which experts have several holders: n_replicated, n_expert; with statistics also replica_share.
+ */
 void placement_count_replicas(struct placement *p, const struct shapes *shapes,
                               const struct expert_stats *stats);
 

@@ -355,7 +355,8 @@ static void check_moved_pages(struct watched *w)
     ok(logged[0] == '\0', "nothing is said while everything is in place", logged);
     ok(migrate_pages(0, 8 * sizeof(from), &from, &to) >= 0, "pages are moved", strerror(errno));
     ok(again(w), "the same bits from moved pages", logged);
-    ok(strstr(logged, "weights of node 1 are on other nodes by now") && strstr(logged, "migratepages"),
+    ok(strstr(logged, "weights of node 1 are on other nodes by now") &&
+           strstr(logged, "migratepages"),
        "moved pages are noticed", logged);
     ok(numoe_engine_pages(w->engine, 1, &pages) && pages.n_remote > 0 && pages.n_local == 0 &&
            pages.cause != NULL,

@@ -110,7 +110,8 @@ static inline struct kv_cache *rig_cache(const struct rig *r, bool f16, unsigned
 {
     numoe_error err = {0};
     struct kv_cache *kv = NULL;
-    cr_assert_eq(kv_new(r->model, r->topo, r->pools, f16, n_ctx, &kv, &err), NUMOE_OK, "%s", err.text);
+    cr_assert_eq(kv_new(r->model, r->topo, r->pools, f16, n_ctx, &kv, &err), NUMOE_OK, "%s",
+                 err.text);
     cr_assert_eq(kv_reserve(kv, n_ctx, &err), NUMOE_OK, "%s", err.text);
     return kv;
 }

@@ -462,11 +462,13 @@ Test(choice, rows_at_batch_one)
 static double token_bytes(void)
 {
     const double row_d = D / 32 * 34, row_f = F / 32 * 34;
-    return (1 + V) * row_d + N_LAYER * ((2 * D + N_EXPERT) * row_d + 4 * (2 * F * row_d + D * row_f));
+    return (1 + V) * row_d +
+           N_LAYER * ((2 * D + N_EXPERT) * row_d + 4 * (2 * F * row_d + D * row_f));
 }
 
 /* Whatever the plan: not faster than all nodes reading together, not slower than the slowest one
- * reading everything, and twice over for what comes from elsewhere. Faster memory is never slower. */
+ * reading everything, and twice over for what comes from elsewhere. Faster memory is never slower.
+ */
 Test(choice, predictions_are_bounded_and_monotonic)
 {
     static const unsigned workers[][4] = {{8, 8, 8, 8}, {1, 2, 4, 16}, {12, 20, 1, 1}};

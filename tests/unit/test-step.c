@@ -516,8 +516,8 @@ Test(placements, buffers_are_counted)
             for (unsigned in = 0; in < 3; in++) {
                 before[in] = atomic_load(&r.topo->ledger->taken_bytes[in]);
             }
-            cr_assert_eq(
-                step_buffer_bytes(r.model, r.pools, r.topo, 33, mapped, counted, NULL), NUMOE_OK);
+            cr_assert_eq(step_buffer_bytes(r.model, r.pools, r.topo, 33, mapped, counted, NULL),
+                         NUMOE_OK);
             cr_assert_eq(step_new(r.model, r.store, r.pools, r.topo, r.kern, 33, &step, NULL),
                          NUMOE_OK);
             for (unsigned in = 0; in < 3; in++) {

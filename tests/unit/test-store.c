@@ -209,8 +209,8 @@ static unsigned check_mapped(const struct rig *r, const struct weight *w,
     for (uint32_t mat = 0; mat < w->n_mat; mat++) {
         const struct gguf_tensor *t = src->whole ? src->whole : src->per_expert[mat];
         const uint64_t from = src->whole ? mat * w->n_row * row_bytes : 0;
-        cr_assert_eq(
-            gguf_read_tensor(r->model->gguf, t, from, w->n_row * row_bytes, want, NULL), NUMOE_OK);
+        cr_assert_eq(gguf_read_tensor(r->model->gguf, t, from, w->n_row * row_bytes, want, NULL),
+                     NUMOE_OK);
         cr_assert_arr_eq(w->map[mat], want, w->n_row * row_bytes, "%s, expert %u", t->name, mat);
     }
     for (unsigned in = 0; in < r->store->n_node; in++) {
@@ -247,7 +247,8 @@ static void check_mapped_model(const struct tiny *o, const char *other)
         n += check_mapped(&r, &r.store->layer[1][slot], &r.model->layer[1].src[slot]);
     }
     for (unsigned i = 0; i < r.model->gguf->n_tensor; i++) {
-        bytes += strstr(r.model->gguf->tensor[i].name, "_exps") ? r.model->gguf->tensor[i].bytes : 0;
+        bytes +=
+            strstr(r.model->gguf->tensor[i].name, "_exps") ? r.model->gguf->tensor[i].bytes : 0;
     }
     cr_assert_eq(n, 3 * TINY_E);
     cr_assert_geq(r.store->mapped_bytes, bytes);
