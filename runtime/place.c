@@ -125,7 +125,8 @@ static numoe_status count_buffers(const numoe_engine_params *params, const struc
 {
     const unsigned chunk = params->chunk_tokens ? params->chunk_tokens : CHUNK_TOKENS_DEFAULT;
     uint64_t bytes[TOPO_MAX_NODE];
-    FORWARD_IF(step_buffer_bytes(model, p->pools, topo, chunk, params->map_experts, bytes, err));
+    FORWARD_IF(step_buffer_bytes(model, p->pools, topo, chunk, params->map_experts,
+                                 params->mode == NUMOE_MODE_THROUGHPUT, bytes, err));
     for (unsigned in = 0; in < p->machine.n_node; in++) {
         struct placement_node *node = &p->machine.node[in];
         node->buffer_bytes = MAX(bytes[in] + context_bytes(model, params, p->machine.n_node, in),

@@ -256,15 +256,27 @@ static void add_traffic(const struct team *team, unsigned in, struct traffic *su
     experts_add_traffic(team->experts, in, sum);
 }
 
+static numoe_status add_team_bytes(const struct model *model, const struct pool_team *nodes,
+                                   const struct topo *topo, unsigned max_tokens, bool mapped,
+                                   uint64_t *node_bytes, numoe_error *err)
+{
+    FORWARD_IF(dense_buffer_bytes(model, nodes, topo, max_tokens, node_bytes, err));
+    return experts_buffer_bytes(model, nodes, topo, max_tokens, mapped, node_bytes, err);
+}
+
 numoe_status step_buffer_bytes(const struct model *model, struct pools *pools,
                                const struct topo *topo, unsigned max_tokens, bool mapped,
-                               uint64_t *node_bytes, numoe_error *err)
+                               bool lanes, uint64_t *node_bytes, numoe_error *err)
 {
-    struct pool_team team;
-    pools_team(pools, &team);
-    memset(node_bytes, 0, team.n_node * sizeof *node_bytes);
-    FORWARD_IF(dense_buffer_bytes(model, &team, topo, max_tokens, node_bytes, err));
-    return experts_buffer_bytes(model, &team, topo, max_tokens, mapped, node_bytes, err);
+    struct pool_team nodes;
+    pools_team(pools, &nodes);
+    memset(node_bytes, 0, nodes.n_node * sizeof *node_bytes);
+    FORWARD_IF(add_team_bytes(model, &nodes, topo, max_tokens, mapped, node_bytes, err));
+    for (unsigned in = 0; lanes && in < pools_n_node(pools); in++) {
+        pools_team_alone(pools, in, &nodes);
+        FORWARD_IF(add_team_bytes(model, &nodes, topo, max_tokens, mapped, node_bytes + in, err));
+    }
+    return NUMOE_OK;
 }
 
 struct traffic step_traffic(const struct step *step, unsigned in)

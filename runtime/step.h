@@ -36,11 +36,12 @@ numoe_status step_new(const struct model *model, const struct store *store, stru
                       struct step **out, numoe_error *err);
 void step_free(struct step *step);
 
-/* Memory that step_new() will take on each node: *node_bytes [pools' nodes]. mapped: experts stay
- * in the file. An upper bound over all placements, exact for whole experts. */
+/* Memory that step_new() will take on each node: *node_bytes [pools' nodes]; with `lanes` that of
+ * step_make_lanes() too. mapped: experts stay in the file. An upper bound over all placements, exact
+ * for whole experts. */
 numoe_status step_buffer_bytes(const struct model *model, struct pools *pools,
                                const struct topo *topo, unsigned max_tokens, bool mapped,
-                               uint64_t *node_bytes, numoe_error *err);
+                               bool lanes, uint64_t *node_bytes, numoe_error *err);
 /* How many lanes there can be: one a node, or 0 where a node lacks some weights. */
 unsigned step_max_lanes(const struct step *step);
 /* Buffers of the lanes, which step_run_lanes() needs; of max_tokens each. NUMOE_E_MEMORY leaves the
