@@ -1,7 +1,7 @@
 /* What the instruction sets give to the kernel table: each `fill` overrides the entries it has a
  * faster function for and leaves the others, so they are called in ascending order (ref, avx2,
- * avx512bw, avx512, amx). A fill is called only where kern.c has seen the processor support it; its object code may
- * contain those instructions anywhere. */
+ * avx512bw, avx512, amx). A fill is called only where kern.c has seen the processor support it; its
+ * object code may contain those instructions anywhere. */
 #ifndef NUMOE_KERNELS_ISA_H
 #define NUMOE_KERNELS_ISA_H
 
