@@ -9,10 +9,10 @@
 
 void kern_ref_fill(struct kern *kern); /* every entry */
 
-void kern_avx2_fill(struct kern *kern);   /* AVX2, FMA, F16C: with KERN_HAVE_AVX2 */
+void kern_avx2_fill(struct kern *kern);     /* AVX2, FMA, F16C: with KERN_HAVE_AVX2 */
 void kern_avx512bw_fill(struct kern *kern); /* AVX-512 F, BW, VL, DQ and the above: with
                                                KERN_HAVE_AVX512BW */
 void kern_avx512_fill(struct kern *kern);   /* AVX-512 VNNI and the above: with KERN_HAVE_AVX512 */
-void kern_amx_fill(struct kern *kern);    /* AMX tiles of int8 and the above: with KERN_HAVE_AMX */
+void kern_amx_fill(struct kern *kern); /* AMX tiles of int8 and the above: with KERN_HAVE_AMX */
 
 #endif
