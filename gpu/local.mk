@@ -2,7 +2,8 @@ core_sources += \
 	gpu/exchange.c gpu/exchange.h \
 	gpu/plan.c gpu/plan.h \
 	gpu/program.c gpu/program.h \
-	gpu/segment.c gpu/segment.h
+	gpu/segment.c gpu/segment.h \
+	gpu/serve.c gpu/serve.h
 
 # Programs of their own, which an engine starts. They know the parts that an engine knows.
 numoelibexecdir = $(libexecdir)/numoe
