@@ -35,9 +35,8 @@ AC_DEFUN([NUMOE_WITH], [
 # Whether the compiler makes code for an x86 instruction set. Sets KERN_HAVE_VARIABLE (C macro and
 # Automake conditional) and VARIABLE_FLAGS; whether the processor has it is asked at run time.
 AC_DEFUN([NUMOE_ISA], [
-  AC_REQUIRE([NUMOE_OPTION_ISA])
   numoe_isa_ok=no
-  AS_CASE([$host_cpu:,$with_isa,], [x86_64:*,all,*|amd64:*,all,*|x86_64:*,$1,*|amd64:*,$1,*], [
+  AS_CASE([$host_cpu], [x86_64|amd64], [
     AC_MSG_CHECKING([whether $CC can make $1 code])
     numoe_saved_CFLAGS=$CFLAGS
     CFLAGS="$CFLAGS $3"
@@ -54,14 +53,6 @@ int main(void)
      numoe_isa_built="$numoe_isa_built $1"])
   AM_CONDITIONAL([KERN_HAVE_$2], [test $numoe_isa_ok = yes])
   AC_SUBST([$2_FLAGS], ["$3"])
-])
-
-AC_DEFUN([NUMOE_OPTION_ISA], [
-  AC_ARG_WITH([isa],
-    [AS_HELP_STRING([--with-isa=LIST],
-      [build kernels for these instruction sets, separated by commas (default: all; ref: portable C
-       alone, which is always there)])],
-    [AS_CASE([$withval], [yes], [with_isa=all], [no], [with_isa=ref])], [with_isa=all])
 ])
 
 AC_DEFUN([NUMOE_OPTION_DEBUG], [
@@ -143,4 +134,44 @@ AC_DEFUN([NUMOE_LD_VERSION_SCRIPT], [
   rm -f conftest.map
   AC_MSG_RESULT([$numoe_version_script])
   AM_CONDITIONAL([HAVE_VERSION_SCRIPT], [test $numoe_version_script = yes])
+])
+
+# NUMOE_CUDA: --with-cuda=DIR|no, --with-cuda-arch=LIST. Sets HAVE_CUDA (Automake conditional), NVCC,
+# NVCC_ARCH, CUDA_CFLAGS, CUDA_LIBS. Without nvcc numoe-gpu-cuda is left out.
+AC_DEFUN([NUMOE_CUDA], [
+  AC_ARG_WITH([cuda],
+    [AS_HELP_STRING([--with-cuda@<:@=DIR|no@:>@],
+      [the CUDA toolkit, for numoe-gpu-cuda; default: where nvcc is])],
+    [], [with_cuda=guess])
+  AC_ARG_WITH([cuda-arch],
+    [AS_HELP_STRING([--with-cuda-arch=LIST],
+      [GPU architectures to build for, e.g. 80,90; default 75,80,90, and PTX of the last])],
+    [], [with_cuda_arch=75,80,90])
+  numoe_with_cuda=no
+  AS_CASE([$with_cuda],
+    [no], [NVCC= numoe_with_cuda="no (left out)"],
+    [yes|guess], [AC_PATH_PROG([NVCC], [nvcc], [], [$PATH:/usr/local/cuda/bin])],
+    [AC_PATH_PROG([NVCC], [nvcc], [], [$with_cuda/bin])])
+  AS_IF([test -n "$NVCC"], [
+    numoe_cuda_dir=`dirname "$NVCC"`
+    numoe_cuda_dir=`cd "$numoe_cuda_dir/.." && pwd -P`
+    AS_IF([test -d "$numoe_cuda_dir/lib64"], [numoe_cuda_lib=$numoe_cuda_dir/lib64],
+      [numoe_cuda_lib=$numoe_cuda_dir/targets/x86_64-linux/lib])
+    AS_IF([test -f "$numoe_cuda_lib/libcudart_static.a" && test -f "$numoe_cuda_lib/libcublasLt.so"],
+      [numoe_with_cuda="yes ($with_cuda_arch)"],
+      [numoe_with_cuda="no (no cudart_static and cublasLt in $numoe_cuda_lib)"])],
+    [AS_CASE([$with_cuda], [no], [], [numoe_with_cuda="no (nvcc not found)"])])
+  AS_CASE([$with_cuda], [no|guess], [], [
+    AS_CASE([$numoe_with_cuda], [yes*], [],
+      [AC_MSG_ERROR([--with-cuda was given, but: $numoe_with_cuda])])])
+  NVCC_ARCH=
+  for numoe_arch in `AS_ECHO(["$with_cuda_arch"]) | tr , ' '`; do
+    NVCC_ARCH="$NVCC_ARCH -gencode arch=compute_$numoe_arch,code=sm_$numoe_arch"
+  done
+  NVCC_ARCH="$NVCC_ARCH -gencode arch=compute_$numoe_arch,code=compute_$numoe_arch"
+  AC_SUBST([NVCC_ARCH])
+  AC_SUBST([CUDA_CFLAGS], ["-isystem $numoe_cuda_dir/include"])
+  AC_SUBST([CUDA_LIBS],
+    ["-L$numoe_cuda_lib -Wl,-rpath,$numoe_cuda_lib -lcublasLt -lcudart_static -lstdc++ -lrt -ldl"])
+  AM_CONDITIONAL([HAVE_CUDA], [expr "x$numoe_with_cuda" : xyes >/dev/null])
 ])
