@@ -25,7 +25,7 @@ EXTRA_DIST += tests/unit/ggufbuild.h tests/unit/tinymodel.h
 EXTRA_DIST += tests/unit/npy.h tests/unit/rig.h tests/unit/madeup.h
 
 # ------------------------------------------------------------------ programs without Criterion
-plain_tests = tests/stress/stress-pool tests/fuzz/replay-gguf tests/fuzz/replay-tokenizer \
+plain_tests = tests/stress/stress-pool tests/gpu/test-program tests/fuzz/replay-gguf tests/fuzz/replay-tokenizer \
 	tests/fuzz/replay-jinja tests/fuzz/replay-imatrix
 
 tests_fuzz_replay_gguf_SOURCES = tests/fuzz/replay.c tests/fuzz/fuzz-gguf.c
