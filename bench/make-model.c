@@ -227,11 +227,12 @@ static void put_vocabulary(struct writer *w)
  * head. Rows that are no multiple of a super-block fall back as they do there. */
 static const struct {
     const char *name;
-    uint32_t most, some, head, embd;
+    uint32_t most, some, head, embd, dense; /* dense, if not 0: of all but routed experts */
 } mixes[] = {
     { "F16", FORMAT_F16, FORMAT_F16, FORMAT_F16, FORMAT_F16 },
     { "BF16", FORMAT_BF16, FORMAT_BF16, FORMAT_BF16, FORMAT_BF16 },
     { "Q8_0", FORMAT_Q8_0, FORMAT_Q8_0, FORMAT_Q8_0, FORMAT_Q8_0 },
+    { "Q4_K-Q8_0", FORMAT_Q4_K, FORMAT_Q4_K, FORMAT_Q8_0, FORMAT_Q8_0, FORMAT_Q8_0 },
     { "Q4_0", FORMAT_Q4_0, FORMAT_Q4_0, FORMAT_Q6_K, FORMAT_Q4_0 },
     { "Q2_K", FORMAT_Q2_K, FORMAT_Q3_K, FORMAT_Q6_K, FORMAT_Q2_K },
     { "Q3_K_M", FORMAT_Q3_K, FORMAT_Q4_K, FORMAT_Q6_K, FORMAT_Q3_K },
@@ -267,7 +268,9 @@ static uint32_t pick_type(const struct writer *w, const char *name, unsigned il,
             continue;
         }
         uint32_t id = mixes[i].most;
-        if (!strcmp(name, "output.weight")) {
+        if (mixes[i].dense != 0 && !strstr(name, "_exps")) {
+            id = mixes[i].dense;
+        } else if (!strcmp(name, "output.weight")) {
             id = mixes[i].head;
         } else if (!strcmp(name, "token_embd.weight")) {
             id = mixes[i].embd;
