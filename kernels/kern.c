@@ -14,7 +14,7 @@
 #include "base/mem.h"
 #include "kernels/isa.h"
 
-#if defined(KERN_HAVE_AVX2) || defined(KERN_HAVE_AVX512)
+#if defined(KERN_HAVE_AVX2) || defined(KERN_HAVE_AVX512BW)
 #include <cpuid.h>
 
 /* The compiler's test covers what the operating system saves; F16C it does not know everywhere. */
