@@ -55,6 +55,7 @@
 #include <unistd.h>
 
 #include "base/mem.h"
+#include "dense/kv-chunk.h"
 #include "numa/arena.h"
 #include "numa/audit.h"
 #include "numa/bandwidth.h"
@@ -142,6 +143,38 @@ static void check_placement(const struct topo *topo, struct pools *pools, bool b
     for (unsigned in = 0; in < topo->n_node; in++) {
         node_arena_free(arena[in]);
     }
+}
+
+/* The cache of a sequence that one node evaluates is in that node's memory, whatever nodes had it
+ * before and whether or not pages can be bound. */
+static void check_cache(const struct topo *topo, struct pools *pools, const char *what)
+{
+    const struct model model = {
+        .hp = {.attn = ATTN_GQA, .n_layer = 8, .n_head_kv = 4, .n_qk = 64, .n_v = 64}};
+    const unsigned n_chunk = 2 * topo->n_node;
+    struct kv_cache *kv = NULL;
+    struct audit sum = {0};
+    numoe_error err = {.text = ""};
+    bool good = kv_new(&model, topo, pools, true, n_chunk * KV_CHUNK, &kv, &err) == NUMOE_OK &&
+                kv_reserve(kv, n_chunk * KV_CHUNK, &err) == NUMOE_OK;
+    for (unsigned i = 0; good && i < n_chunk; i++) {
+        memset(kv->chunk[i].data, (int)i + 1, kv->shape.chunk_bytes);
+    }
+    /* Twice: so each chunk is a copy. */
+    good = good && kv_move(kv, 0, &err) == NUMOE_OK &&
+           kv_move(kv, (int)topo->n_node - 1, &err) == NUMOE_OK;
+    for (unsigned i = 0; good && i < n_chunk; i++) {
+        const uint8_t *data = kv->chunk[i].data;
+        audit_arena(topo, kv->chunk[i].block->arena, &sum);
+        good = data[0] == i + 1 && data[kv->shape.chunk_bytes - 1] == i + 1;
+    }
+    if (good) {
+        good = !sum.is_unknown && sum.n_remote == 0 && sum.n_absent == 0 && sum.n_local > 0;
+        snprintf(err.text, sizeof(err.text), "%zu pages local, %zu remote, %zu absent",
+                 (size_t)sum.n_local, (size_t)sum.n_remote, (size_t)sum.n_absent);
+    }
+    ok(good, what, err.text);
+    kv_free(kv);
 }
 
 /* ------------------------------------------------------------------ what may be refused */
@@ -424,6 +457,7 @@ int main(int argc, char **argv)
     check_machine(topo, argv + 1);
     check_placement(topo, pools, true, "bound pages are local");
     check_placement(topo, pools, false, "bound pages are local whoever touches them");
+    check_cache(topo, pools, "a sequence's cache goes to the node that evaluates it");
     check_bandwidth(topo, pools);
     if (topo->node[topo->n_node - 1].huge_2m_free > 0) {
         check_huge(topo);
@@ -436,6 +470,9 @@ int main(int argc, char **argv)
     topo->world->where = where;
     topo->world->bind = refuse_bind;
     check_placement(topo, pools, true, "pages of refused bindings are local by first touch");
+    if (topo->n_node > 1) { /* else they stay where this thread has touched them */
+        check_cache(topo, pools, "caches go to their node by first touch");
+    }
     pools_free(pools);
     topo_free(topo);
     printf("1..%u\n", n_test);
