@@ -57,15 +57,45 @@ static void token_span(const struct dense *d, unsigned il, unsigned t, uint32_t 
 }
 
 /* Heads that are scored together: as many as share the keys and fit the scratch, fewer where there
- * would not be enough work for everybody. */
-static unsigned head_block(const struct worker *w, unsigned n_shared, size_t n_token_chunk)
+ * would not be enough work for all n_worker. */
+static unsigned head_block(unsigned n_worker, unsigned n_shared, size_t n_token_chunk)
 {
     unsigned block = MIN(n_shared, ATTN_HEAD_BLOCK);
-    while (block >= 2 * ATTN_HEAD_BLOCK_MIN && w->nw > 1 &&
-           n_token_chunk * ((n_shared + block - 1) / block) < 2 * w->nw) {
+    while (block >= 2 * ATTN_HEAD_BLOCK_MIN && n_worker > 1 &&
+           n_token_chunk * ((n_shared + block - 1) / block) < 2 * n_worker) {
         block = block / 2;
     }
     return block;
+}
+
+void attn_part_init(struct attn_part *p, const struct worker *w, unsigned n_chunk, unsigned n_token,
+                    unsigned n_head, unsigned n_kv_head, bool one_array)
+{
+    const unsigned n_shared = n_head / n_kv_head;
+    const unsigned n_rest = one_array ? n_chunk % w->n_node : 0, n_whole = n_chunk - n_rest;
+    const unsigned n_own = n_whole > w->in ? (n_whole - w->in - 1) / w->n_node + 1 : 0;
+    uint32_t rest0, rest1, unused;
+    *p = (struct attn_part){.in = w->in, .n_node = w->n_node, .rest_chunk = n_whole};
+    p->block = one_array ? head_block(w->ng, n_shared, (size_t)n_chunk * n_token)
+                         : head_block(w->nw, n_shared, (size_t)n_own * n_token);
+    p->n_block = (n_shared + p->block - 1) / p->block;
+    p->per_chunk = n_token * p->n_block * n_kv_head;
+    p->n_own = n_own * p->per_chunk;
+    share_static(n_rest * p->per_chunk, w->ig - w->iw, w->ng, &rest0, &unused);
+    share_static(n_rest * p->per_chunk, w->ig - w->iw + w->nw - 1, w->ng, &unused, &rest1);
+    p->rest0 = rest0;
+    p->n_item = p->n_own + rest1 - rest0;
+}
+
+unsigned attn_part_item(const struct attn_part *p, uint32_t item, uint32_t *within)
+{
+    if (item < p->n_own) {
+        *within = item % p->per_chunk;
+        return p->in + item / p->per_chunk * p->n_node;
+    }
+    item = item - p->n_own + p->rest0;
+    *within = item % p->per_chunk;
+    return p->rest_chunk + item / p->per_chunk;
 }
 
 /* Heads [h0, h1), all of one KV head, of token t over one chunk. */
@@ -109,26 +139,23 @@ void attn_partials(struct dense *d, struct worker *w, unsigned il, const struct 
     const struct model_hparams *hp = &d->model->hp;
     const struct kv_shape *shape = &d->token[tile->t0].kv->shape;
     const unsigned n_shared = hp->n_head / shape->n_head;
-    const unsigned n_token = tile->t1 - tile->t0;
-    const unsigned n_chunk = d->n_chunk > w->in ? (d->n_chunk - w->in - 1) / w->n_node + 1 : 0;
-    if (n_chunk == 0) {
+    struct attn_part part;
+    struct share share;
+    uint32_t item, end, at;
+    attn_part_init(&part, w, d->n_chunk, tile->t1 - tile->t0, hp->n_head, shape->n_head,
+                   shape->n_value == 0);
+    if (part.n_item == 0) {
         return;
     }
-    const unsigned block = head_block(w, n_shared, (size_t)n_chunk * n_token);
-    const unsigned n_part = (n_shared + block - 1) / block; /* of one KV head */
-    const unsigned n_block = n_part * shape->n_head;
-    const uint32_t n_item = n_chunk * n_token * n_block;
-    struct share share;
-    uint32_t item, end;
-    /* Chunks vary slowest: a worker goes through its tokens with one chunk in its cache. */
-    share_begin(&share, w, n_item, weight_grain(w, n_item, n_item));
+    const unsigned n_block = part.n_block * shape->n_head; /* of a token */
+    share_begin(&share, w, part.n_item, weight_grain(w, part.n_item, part.n_item));
     while (share_next(&share, &item, &end)) {
         for (; item < end; item++) {
-            const unsigned chunk = w->in + item / (n_token * n_block) * w->n_node;
-            const unsigned t = tile->t0 + item / n_block % n_token;
-            const unsigned kv_head = item % n_block / n_part, part = item % n_part;
-            const unsigned h_end = kv_head * n_shared + MIN((part + 1) * block, n_shared);
-            const unsigned h0 = MAX(kv_head * n_shared + part * block, tile->h0);
+            const unsigned chunk = attn_part_item(&part, item, &at);
+            const unsigned t = tile->t0 + at / n_block;
+            const unsigned kv_head = at % n_block / part.n_block, ib = at % part.n_block;
+            const unsigned h_end = kv_head * n_shared + MIN((ib + 1) * part.block, n_shared);
+            const unsigned h0 = MAX(kv_head * n_shared + ib * part.block, tile->h0);
             const unsigned h1 = MIN(h_end, tile->h1);
             attend(d, w, il, tile, t, h0, h1, chunk,
                    q + ((size_t)(t - q_t0) * hp->n_head + h0) * shape->n_key);

@@ -98,7 +98,23 @@ size_t attn_partial_stride(unsigned n_value);
  * to start at t. */
 bool attn_tile_next(const struct dense *d, unsigned t_end, struct attn_tile *tile);
 
-/* Softmax over each KV chunk alone, for the chunks of the worker's node. q [tokens, H, n_key]
+/* What a node computes of a tile: items are (chunk, token, block of heads), chunks varying slowest,
+ * so that a worker goes through its tokens with one chunk in its cache. First come the node's own
+ * chunks. Where all heads read one array (MLA) there is more to compute than to read: chunks of a
+ * last round, which does not reach all nodes, are divided over the workers of all. */
+struct attn_part {
+    unsigned in, n_node;
+    unsigned block, n_block; /* heads, and blocks of one KV head; the same on all nodes if MLA */
+    uint32_t per_chunk, n_own, n_item;
+    unsigned rest_chunk; /* first of the last round */
+    uint32_t rest0;      /* the node's first item there */
+};
+void attn_part_init(struct attn_part *p, const struct worker *w, unsigned n_chunk, unsigned n_token,
+                    unsigned n_head, unsigned n_kv_head, bool one_array);
+/* The chunk of an item, and its number within the chunk. */
+unsigned attn_part_item(const struct attn_part *p, uint32_t item, uint32_t *within);
+
+/* Softmax over each KV chunk alone, for the node's part. q [tokens, H, n_key]
  * begins at token q_t0 and is scaled. */
 void attn_partials(struct dense *d, struct worker *w, unsigned il, const struct attn_tile *tile,
                    const float *q, unsigned q_t0);

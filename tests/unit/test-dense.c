@@ -326,6 +326,55 @@ Test(kv, shared_chunks_have_one_copy_a_node)
 
 /* ------------------------------------------------------------------ attention in pieces */
 
+/* Every (chunk, token, block) is one node's. nw [n_node] workers; most: of one node's items. */
+static uint32_t check_parts(const unsigned *nw, unsigned n_node, unsigned n_chunk, unsigned n_head,
+                            unsigned n_kv_head, bool one_array)
+{
+    const unsigned n_token = 3, max_item = n_chunk * n_token * n_head;
+    unsigned *seen = calloc(max_item, sizeof *seen), ng = 0, n_seen = 0;
+    uint32_t most = 0;
+    for (unsigned in = 0; in < n_node; in++) {
+        ng += nw[in];
+    }
+    struct worker w = {.n_node = n_node, .ng = ng};
+    struct attn_part p = {0};
+    for (; w.in < n_node; w.ig += w.nw, w.in++) {
+        w.nw = nw[w.in];
+        attn_part_init(&p, &w, n_chunk, n_token, n_head, n_kv_head, one_array);
+        most = MAX(most, p.n_item);
+        for (uint32_t item = 0; item < p.n_item; item++) {
+            uint32_t within;
+            const unsigned chunk = attn_part_item(&p, item, &within);
+            cr_assert_lt(chunk, n_chunk);
+            cr_assert_lt(within, p.per_chunk);
+            cr_assert(one_array || chunk % n_node == w.in);
+            cr_assert_eq(seen[chunk * p.per_chunk + within]++, 0, "chunk %u item %u", chunk, within);
+            n_seen++;
+        }
+    }
+    if (one_array) {
+        cr_assert_eq(n_seen, n_chunk * p.per_chunk);
+    }
+    free(seen);
+    return most;
+}
+
+Test(attention, short_contexts_are_everybodys)
+{
+    const unsigned nw[] = {4, 4, 2};
+    /* 3 tokens, 128 heads in blocks of 16: 24 items a chunk. Of one chunk over 10 workers, the four
+     * of node 0 have 3 each. */
+    cr_expect_eq(check_parts(nw, 3, 1, 128, 1, true), 12);
+    cr_expect_eq(check_parts(nw, 3, 3, 128, 1, true), 24);
+    cr_expect_eq(check_parts(nw, 3, 4, 128, 1, true), 24 + 12);
+    for (unsigned n_chunk = 1; n_chunk < 9; n_chunk++) {
+        for (unsigned n_node = 1; n_node <= 3; n_node++) {
+            check_parts(nw, n_node, n_chunk, 16, 1, true);
+            check_parts(nw, n_node, n_chunk, 16, 4, false);
+        }
+    }
+}
+
 struct attention_run {
     struct rig *rig;
     struct dense *dense;
