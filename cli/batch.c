@@ -52,6 +52,7 @@ static const struct option options[] = {
     MODEL_OPTIONS,
     SAMPLING_OPTIONS,
     CHAT_TEMPLATE_OPTION,
+    MODE_OPTION,
     {"input", required_argument, NULL, 'i'},
     {"output", required_argument, NULL, 'o'},
     {"tokens", required_argument, NULL, 'n'},
@@ -146,6 +147,8 @@ static int batch_option(struct batch_options *o, int opt, const char *value)
     case OPT_KV_MEMORY:
         ok = parse_bytes("--kv-memory", value, &o->params.kv_bytes);
         break;
+    case OPT_MODE:
+        return mode_option(&o->model.params, value);
     case OPT_CHAT_TEMPLATE:
         o->template_path = value;
         return chat_template_option(&o->model.params, &o->chat_template, value);
@@ -652,7 +655,9 @@ static void prefer_replicas(struct model_options *o)
     FILE *nowhere = fopen("/dev/null", "w");
 
     params.placement = NUMOE_PLACEMENT_REPLICATE;
-    if (nowhere && o->params.placement == NUMOE_PLACEMENT_AUTO && !o->params.plan &&
+    params.mode = NUMOE_MODE_THROUGHPUT;
+    if (nowhere && o->params.mode != NUMOE_MODE_LATENCY &&
+        o->params.placement == NUMOE_PLACEMENT_AUTO && !o->params.plan &&
         numoe_plan_print(&params, nowhere, true, NULL) == NUMOE_OK) {
         o->params.placement = NUMOE_PLACEMENT_REPLICATE;
     }
@@ -814,7 +819,7 @@ const struct command command_batch = {
         "      --sync SECONDS    how often results are brought to the disk (default: 5)\n"
         "      --max-seqs N      at most N requests at a time (default: 128)\n"
         "      --kv-memory SIZE  for the KV caches of all (default: most of what is free)\n"
-        "      --ignore-eog      go on where the model ends its turn\n" CHAT_TEMPLATE_HELP
+        "      --ignore-eog      go on where the model ends its turn\n" MODE_HELP CHAT_TEMPLATE_HELP
         "\n" SAMPLING_OPTIONS_HELP
         "In a batch the seed is 0 where none is given; request N draws by seed + N - 1.\n"
         "\n" MODEL_OPTIONS_HELP "\n"

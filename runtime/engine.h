@@ -37,6 +37,7 @@ struct numoe_engine {
 
     numoe_mode mode, mode_now; /* as asked for; of the last step, never AUTO */
     unsigned n_other_mode;     /* AUTO: steps in a row that would rather have the other mode */
+    bool has_lanes;            /* their buffers are there */
     bool gave_up_lanes;        /* AUTO: there was no room for them */
 
     unsigned n_session;       /* open ones */

@@ -19,9 +19,14 @@ static bool has_work(const numoe_session *s)
 static numoe_status make_lanes(numoe_engine *e, numoe_error *err)
 {
     const size_t n_token = (size_t)e->chunk_tokens * e->info.n_lane;
+    if (e->has_lanes) {
+        return NUMOE_OK;
+    }
     FORWARD_IF(mem_grow(&e->token, n_token, sizeof *e->token, "batch", err));
     FORWARD_IF(mem_grow(&e->span, n_token, sizeof *e->span, "batch", err));
-    return step_make_lanes(e->step, err);
+    FORWARD_IF(step_make_lanes(e->step, err));
+    e->has_lanes = true;
+    return NUMOE_OK;
 }
 
 numoe_status numoe_engine_set_mode(numoe_engine *engine, numoe_mode mode, numoe_error *err)
@@ -31,8 +36,8 @@ numoe_status numoe_engine_set_mode(numoe_engine *engine, numoe_mode mode, numoe_
     }
     if (mode == NUMOE_MODE_THROUGHPUT && engine->info.n_lane == 0) {
         return status_fail(err, NUMOE_E_INPUT,
-                           "throughput mode needs all weights on every node, and they are cut over "
-                           "%u nodes: take the placement replicate",
+                           "throughput mode needs all weights in the memory of each of %u nodes: take "
+                           "the placement replicate",
                            engine->info.n_node);
     }
     if (mode == NUMOE_MODE_THROUGHPUT && engine->info.n_lane > 1) {

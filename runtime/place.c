@@ -107,7 +107,7 @@ static numoe_status keep_node(struct topo *topo, unsigned in, struct place *p, n
 #define CONTEXT_DEFAULT 4096u
 #define WORKERS_BYTES   ((uint64_t)1 << 20) /* barriers and cursors of a node's workers, at most */
 
-/* Chunks are dealt to the nodes in turn. */
+/* Chunks are dealt to the nodes in turn; in throughput mode each node has whole sequences. */
 static uint64_t context_bytes(const struct model *model, const numoe_engine_params *params,
                               unsigned n_node, unsigned in)
 {
@@ -125,12 +125,15 @@ static numoe_status count_buffers(const numoe_engine_params *params, const struc
 {
     const unsigned chunk = params->chunk_tokens ? params->chunk_tokens : CHUNK_TOKENS_DEFAULT;
     uint64_t bytes[TOPO_MAX_NODE];
-    FORWARD_IF(step_buffer_bytes(model, p->pools, topo, chunk, params->map_experts,
-                                 params->mode == NUMOE_MODE_THROUGHPUT, bytes, err));
+    const bool lanes = params->mode == NUMOE_MODE_THROUGHPUT && p->machine.n_node > 1;
+    FORWARD_IF(step_buffer_bytes(model, p->pools, topo, chunk, params->map_experts, lanes, bytes,
+                                 err));
     for (unsigned in = 0; in < p->machine.n_node; in++) {
         struct placement_node *node = &p->machine.node[in];
-        node->buffer_bytes = MAX(bytes[in] + context_bytes(model, params, p->machine.n_node, in),
-                                 node->n_worker * store_loading_bytes(&p->shapes));
+        const uint64_t context = lanes ? context_bytes(model, params, 1, 0)
+                                       : context_bytes(model, params, p->machine.n_node, in);
+        node->buffer_bytes =
+            MAX(bytes[in] + context, node->n_worker * store_loading_bytes(&p->shapes));
     }
     return NUMOE_OK;
 }

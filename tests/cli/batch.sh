@@ -40,6 +40,15 @@ done
 cat "$tmp/shard0" "$tmp/shard1" >"$tmp/shards"
 same_set "$tmp/all" "$tmp/shards" 'two parts'
 
+# ---- two nodes, each with requests of its own, or together
+for mode in auto throughput latency; do
+    batch -i "$tmp/in" -o "$tmp/$mode" --topology 'pack:2 [numa(memory=64GiB)] core:1 pu:1' \
+        --mode $mode || complain "$mode: $(cat "$tmp/err")"
+    same_set "$tmp/all" "$tmp/$mode" "mode $mode"
+done
+expect 2 'take the placement replicate' "$numoe" batch -q -i "$tmp/in" -o "$tmp/cut" \
+    --topology 'pack:2 [numa(memory=64GiB)] core:1 pu:1' --placement slice --mode throughput
+
 # ---- wrong lines have errors, the others results
 cat >"$tmp/wrong" <<'END'
 {"custom_id": "good", "body": {"prompt": "The fox", "max_tokens": 3, "logprobs": 2}}
