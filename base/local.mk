@@ -4,5 +4,6 @@ core_sources += \
 	base/knob.c base/knob.h \
 	base/log.c base/log.h \
 	base/mem.c base/mem.h \
+	base/probe.c base/probe.h \
 	base/status.c base/status.h \
 	base/utf8.h

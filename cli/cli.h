@@ -28,7 +28,7 @@ struct command {
 extern const struct command command_batch;
 extern const struct command command_run, command_chat, command_eval, command_plan;
 extern const struct command command_inspect, command_topo, command_doctor;
-extern const struct command command_experts;
+extern const struct command command_experts, command_bench;
 
 /* ------------------------------------------------------------------ errors (main.c) */
 
@@ -53,6 +53,8 @@ enum {
     OPT_FORMAT,
     OPT_MODE,
     OPT_ORDERED, OPT_STRICT, OPT_SYNC, OPT_SHARD, OPT_TIME_LEFT, OPT_MAX_SEQS, OPT_KV_MEMORY,
+    OPT_PROFILE, OPT_TRACE,
+    OPT_OUTPUT_FILE,
 };
 /* clang-format on */
 
@@ -152,6 +154,9 @@ int chat_template_option(numoe_engine_params *params, struct text *text, const c
 
 void model_options_init(struct model_options *o);
 void sampling_options_init(struct sampling_options *o);
+/* "slice"; false after saying what is possible. And back. */
+bool parse_placement(const char *text, numoe_placement *placement);
+const char *placement_name(numoe_placement placement);
 
 /* Both: 1 if the option was theirs, 0 if not, -1 if its value was wrong (said already). */
 int model_option(struct model_options *o, int opt, const char *value);
@@ -247,6 +252,31 @@ void report_audit(const numoe_engine *engine, const numoe_traffic *since, size_t
 void report_sampling(const struct sampling_options *o);
 /* n_evaluated: decode steps, for the speed. */
 void report_generation(numoe_engine *engine, const numoe_generate_result *r, size_t n_evaluated);
+
+/* ------------------------------------------------------------------ profile (profile.c) */
+
+struct profile_options {
+    bool table;
+    const char *trace;
+    struct output out; /* output_discard() */
+};
+
+/* clang-format off */
+#define PROFILE_OPTIONS                                                                            \
+    {"profile", no_argument, NULL, OPT_PROFILE}, {"trace", required_argument, NULL, OPT_TRACE}
+/* clang-format on */
+
+#define PROFILE_OPTIONS_HELP                                                                       \
+    "      --profile         at the end, where the time went: stages, layers, nodes\n"             \
+    "      --trace FILE      every stage of every worker as JSON, for ui.perfetto.dev or\n"        \
+    "                        chrome://tracing\n"
+
+/* As model_option(). */
+int profile_option(struct profile_options *o, int opt, const char *value);
+/* The trace's file; before the engine. All three: an exit status. */
+int profile_open(struct profile_options *o);
+int profile_start(const struct profile_options *o, numoe_engine *engine);
+int profile_report(struct profile_options *o, numoe_engine *engine, double wall_seconds);
 
 /* ------------------------------------------------------------------ text (text.c) */
 

@@ -29,7 +29,7 @@ struct perplexity {
     struct score score;
     bool quiet;
     struct progress progress;
-    double start_seconds;
+    double start_seconds, seconds;
 };
 
 /* -log softmax(logits)[id] */
@@ -142,7 +142,7 @@ static void report_running(struct perplexity *p, size_t n_done, size_t n_before)
 
 static int report_result(const struct perplexity *p)
 {
-    double value, error, seconds = now_seconds() - p->start_seconds;
+    double value, error, seconds = p->seconds;
     size_t n_evaluated = p->n_window * (p->n_token - 1);
     const numoe_engine_info *info = numoe_engine_get_info(p->engine);
 
@@ -186,6 +186,7 @@ static int evaluate_text(struct perplexity *p)
         }
     }
     interrupt_end();
+    p->seconds = now_seconds() - p->start_seconds;
     progress_end(&p->progress);
     return status == NUMOE_OK ? report_result(p) : fail_status(&err);
 }
@@ -248,7 +249,7 @@ static void close_windows(struct perplexity *p)
     free(p->ids.id);
 }
 
-int eval_perplexity(const struct eval_options *o, const struct text *text)
+int eval_perplexity(struct eval_options *o, const struct text *text)
 {
     struct perplexity p = {.n_token = o->window, .quiet = o->model.quiet};
 
@@ -266,7 +267,13 @@ int eval_perplexity(const struct eval_options *o, const struct text *text)
         exit_status = open_windows(&p, &o->model.params);
     }
     if (exit_status == EXIT_OK) {
+        exit_status = profile_start(&o->profile, p.engine);
+    }
+    if (exit_status == EXIT_OK) {
         exit_status = evaluate_text(&p);
+    }
+    if (exit_status == EXIT_OK) {
+        exit_status = profile_report(&o->profile, p.engine, p.seconds);
     }
     close_windows(&p);
     numoe_engine_close(p.engine);

@@ -16,6 +16,7 @@ static const struct option options[] = {
     {"logits", required_argument, NULL, OPT_LOGITS},
     {"output", required_argument, NULL, 'o'},
     {"routes", required_argument, NULL, OPT_ROUTES},
+    PROFILE_OPTIONS,
     {0},
 };
 
@@ -58,9 +59,13 @@ static int check(const struct eval_options *o)
     if (o->logits && o->has_mode) {
         return fail_usage(&command_eval, "--mode is for several sequences, --logits has one");
     }
+    if (o->logits && (o->profile.table || o->profile.trace)) {
+        return fail_usage(&command_eval, "--profile and --trace belong to --perplexity");
+    }
     const struct file_use use[] = {
         {"-o", o->output, true},
         {"--routes", o->routes, true},
+        {"--trace", o->profile.trace, true},
         {"--logits", o->logits, false},
         MODEL_FILE_USES(&o->model),
     };
@@ -83,6 +88,7 @@ static int parse(struct eval_options *o, int argc, char **argv, bool *done)
             return EXIT_OK;
         }
         int taken = eval_option(o, opt, optarg);
+        taken = taken ? taken : profile_option(&o->profile, opt, optarg);
         taken = taken ? taken : model_option(&o->model, opt, optarg);
         if (taken < 0) {
             return EXIT_INPUT;
@@ -124,7 +130,9 @@ static int run(int argc, char **argv)
         struct text text;
         exit_status = read_text(o.perplexity, &text);
         if (exit_status == EXIT_OK) {
-            exit_status = eval_perplexity(&o, &text);
+            exit_status = profile_open(&o.profile);
+            exit_status = exit_status ? exit_status : eval_perplexity(&o, &text);
+            output_discard(&o.profile.out);
             free(text.data);
         }
     } else {
@@ -151,6 +159,7 @@ const struct command command_eval = {
             "middle\n"
             "                        of each window are scored\n"
             "      --window N        tokens in a window (default: 512)\n" MODE_HELP
+            PROFILE_OPTIONS_HELP
             "\n"
             "      --logits IDS.json  evaluate a JSON array of token ids, taken as they are\n"
             "  -o, --output OUT.npy  their logits: float32 [tokens, vocabulary], all positions\n"

@@ -12,10 +12,11 @@ struct eval_options {
     const char *logits; /* JSON file of ids */
     const char *output; /* .npy file of logits */
     const char *routes; /* .json file of routes */
+    struct profile_options profile;
 };
 
 /* Exit statuses. Both open the engine themselves, when all else that can be refused is in order. */
-int eval_perplexity(const struct eval_options *o, const struct text *text);
+int eval_perplexity(struct eval_options *o, const struct text *text);
 int eval_logits(const struct eval_options *o, const struct ids *ids);
 /* Opens an engine whose context is at least so long, and says what it is. */
 int eval_engine(const struct eval_options *o, size_t min_ctx, numoe_engine **engine);

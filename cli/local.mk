@@ -4,6 +4,7 @@ numoe_sources += \
 	cli/batch-request.c \
 	cli/batch-result.c \
 	cli/batch.c cli/batch.h \
+	cli/bench.c \
 	cli/chat.c \
 	cli/cli.h \
 	cli/doctor.c \
@@ -19,6 +20,7 @@ numoe_sources += \
 	cli/options.c \
 	cli/output.c \
 	cli/plan.c \
+	cli/profile.c \
 	cli/report.c \
 	cli/run.c \
 	cli/text.c \

@@ -104,12 +104,17 @@ static bool parse_kv(const char *text, numoe_kv_type *type)
     return true;
 }
 
-static bool parse_placement(const char *text, numoe_placement *placement)
-{
-    static const char *const name[] = {"auto", "slice", "shard", "replicate", "interleave"};
+static const char *const placement_names[] = {"auto", "slice", "shard", "replicate", "interleave"};
 
-    for (unsigned i = 0; i < sizeof name / sizeof name[0]; i++) {
-        if (strcmp(text, name[i]) == 0) {
+const char *placement_name(numoe_placement placement)
+{
+    return placement_names[placement];
+}
+
+bool parse_placement(const char *text, numoe_placement *placement)
+{
+    for (unsigned i = 0; i < sizeof placement_names / sizeof placement_names[0]; i++) {
+        if (strcmp(text, placement_names[i]) == 0) {
             *placement = (numoe_placement)i;
             return true;
         }

@@ -20,12 +20,14 @@ struct run_options {
     bool is_default_prompt; /* nobody gave one */
     const char *stats_path;
     struct output stats;
+    struct profile_options profile;
     const char *template_path;
 };
 
 static const struct option options[] = {
     MODEL_OPTIONS,
     SAMPLING_OPTIONS,
+    PROFILE_OPTIONS,
     {"prompt", required_argument, NULL, 'p'},
     {"file", required_argument, NULL, 'f'},
     {"tokens", required_argument, NULL, 'n'},
@@ -94,6 +96,7 @@ static int parse(struct run_options *o, int argc, char **argv, bool *done)
             return EXIT_OK;
         }
         int taken = run_option(o, opt, optarg);
+        taken = taken ? taken : profile_option(&o->profile, opt, optarg);
         taken = taken ? taken : model_option(&o->model, opt, optarg);
         taken = taken ? taken : sampling_option(&o->sampling, opt, optarg);
         if (taken < 0) {
@@ -113,6 +116,7 @@ static int parse(struct run_options *o, int argc, char **argv, bool *done)
     model_options_finish(&o->model);
     const struct file_use use[] = {
         {"--expert-stats-out", o->stats_path, true},
+        {"--trace", o->profile.trace, true},
         {"-f", o->file, false},
         {"--chat-template", o->template_path, false},
         MODEL_FILE_USES(&o->model),
@@ -227,7 +231,9 @@ static int report(struct run_options *o, numoe_engine *engine, const numoe_gener
     if (o->audit) {
         report_audit(engine, out->before, result->n_generated - n_pending);
     }
-    return o->stats_path ? save_stats(&o->stats, engine) : EXIT_OK;
+    int exit_status = profile_report(&o->profile, engine,
+                                     result->prompt_seconds + result->generate_seconds);
+    return exit_status == EXIT_OK && o->stats_path ? save_stats(&o->stats, engine) : exit_status;
 }
 
 static int generate(struct run_options *o, numoe_engine *engine, numoe_session *session,
@@ -288,6 +294,9 @@ static int run_engine(struct run_options *o, numoe_engine *engine, const struct 
         exit_status = append_prompt(o, engine, prompt, session);
     }
     if (exit_status == EXIT_OK) {
+        exit_status = profile_start(&o->profile, engine);
+    }
+    if (exit_status == EXIT_OK) {
         exit_status = generate(o, engine, session, sampler);
     }
     numoe_sampler_free(sampler);
@@ -308,6 +317,9 @@ static int run_model(struct run_options *o)
         exit_status = output_open(&o->stats, o->stats_path);
     }
     if (exit_status == EXIT_OK) {
+        exit_status = profile_open(&o->profile);
+    }
+    if (exit_status == EXIT_OK) {
         exit_status = open_engine(&o->model, &engine);
     }
     if (exit_status == EXIT_OK) {
@@ -315,6 +327,7 @@ static int run_model(struct run_options *o)
         numoe_engine_close(engine);
     }
     output_discard(&o->stats);
+    output_discard(&o->profile.out);
     free(prompt.data);
     return exit_status;
 }
@@ -364,6 +377,7 @@ const struct command command_run = {
         "and\n"
         "                        from other nodes, and where the pages of its weights are\n"
         "      --expert-stats-out FILE  how often each expert was used, for --expert-stats\n"
+        PROFILE_OPTIONS_HELP
         "\n" SAMPLING_OPTIONS_HELP "\n" MODEL_OPTIONS_HELP "\n"
         "Ctrl-C ends the generation: the text so far stays, the exit status is 0. A second one\n"
         "ends the program at once, with status 130.\n",

@@ -183,6 +183,11 @@ void dense_begin(struct dense *d, const struct dense_token *tokens, unsigned n)
     }
 }
 
+const struct weight_reader *dense_get_reader(const struct dense *d, unsigned in, unsigned iw)
+{
+    return &d->node[in].worker[iw].reader;
+}
+
 void dense_add_traffic(const struct dense *d, unsigned in, struct traffic *sum)
 {
     for (unsigned iw = 0; iw < d->node[in].n_worker; iw++) {

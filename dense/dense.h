@@ -66,6 +66,9 @@ static inline void dense_own_tokens(const struct worker *w, unsigned n_token, ui
 /* [V] of token i of the last batch; NULL where none were wanted. */
 const float *dense_logits(const struct dense *d, unsigned i);
 
+/* Of a worker: its counts of bytes. */
+const struct weight_reader *dense_get_reader(const struct dense *d, unsigned in, unsigned iw);
+
 /* Adds what node in's workers have read of matrices so far. Between batches. */
 void dense_add_traffic(const struct dense *d, unsigned in, struct traffic *sum);
 

@@ -242,6 +242,11 @@ bool experts_want_q8(const struct experts *e, unsigned il)
     return q8;
 }
 
+const struct weight_reader *experts_get_reader(const struct experts *e, unsigned in, unsigned iw)
+{
+    return &e->node[in].worker[iw].reader;
+}
+
 void experts_add_traffic(const struct experts *e, unsigned in, struct traffic *sum)
 {
     for (unsigned iw = 0; iw < e->node[in].n_worker; iw++) {

@@ -31,6 +31,9 @@ numoe_status experts_buffer_bytes(const struct model *model, const struct pool_t
                                   uint64_t *node_bytes, numoe_error *err);
 void experts_free(struct experts *e);
 
+/* Of a worker: its counts of bytes. */
+const struct weight_reader *experts_get_reader(const struct experts *e, unsigned in, unsigned iw);
+
 /* Adds what node in's workers have read of matrices so far. Between batches. */
 void experts_add_traffic(const struct experts *e, unsigned in, struct traffic *sum);
 

@@ -162,7 +162,9 @@ void experts_route(struct experts *e, struct worker *w, unsigned il, const struc
         weight_matmul(shared_gate, 0, w, rd, &in, NULL, NULL, n, e->shared_gate, 1);
     }
     if (weight_present(experts_weight(e, il, SLOT_GATE_SHEXP))) {
+        const enum probe_stage stage = probe_switch(w->probe, PROBE_SHARED);
         run_shared_glu(e, w, il, &in, n);
+        probe_switch(w->probe, stage);
     }
     worker_all_barrier(w);
     uint32_t lo, hi;
@@ -238,8 +240,10 @@ void experts_run(struct experts *e, struct worker *w, unsigned il, const struct 
     run_down(e, w, il);
     if (weight_present(down_shared)) {
         const struct kern_act h = act_view(&node->h_shared);
+        const enum probe_stage stage = probe_switch(w->probe, PROBE_SHARED);
         weight_matmul(down_shared, 0, w, experts_reader(e, w), &h, NULL, NULL, n, e->y_shared,
                       down_shared->n_row);
+        probe_switch(w->probe, stage);
     }
     worker_all_barrier(w);
 }

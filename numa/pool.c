@@ -625,11 +625,13 @@ void worker_node_barrier(struct worker *w)
 {
     struct pool_gate *gate = w->gate;
     uint32_t phase = ++w->node_phase;
+    const enum probe_stage stage = probe_switch(w->probe, PROBE_MEETING);
     if (arrive(w, &gate->node_here, &group_of(w)->node_here, phase)) {
         gate_open(&gate->node_go, phase);
     } else {
         wait_at(w, &gate->node_go, phase, true, &patience_now(w->pools)->barrier);
     }
+    probe_switch(w->probe, stage);
 }
 
 void worker_all_barrier(struct worker *w)
@@ -640,6 +642,7 @@ void worker_all_barrier(struct worker *w)
         return;
     }
     uint32_t phase = ++w->all_phase;
+    const enum probe_stage stage = probe_switch(w->probe, PROBE_MEETING);
     bool node_complete = arrive(w, &w->gate->all_here, &group_of(w)->all_here, phase);
     if (node_complete && gate_arrive(&pools->meet->here, phase, w->n_node)) {
         for (unsigned in = 0; in < w->n_node; in++) {
@@ -649,4 +652,5 @@ void worker_all_barrier(struct worker *w)
         wait_at(w, &w->gate->all_go, phase, false, &patience_now(pools)->barrier);
     }
     w->n_gate++;
+    probe_switch(w->probe, stage);
 }

@@ -18,6 +18,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/probe.h"
 #include "base/status.h"
 #include "numa/topo.h"
 
@@ -36,6 +37,7 @@ struct worker {
     uint32_t node_phase, all_phase;
     uint64_t n_gate;      /* starts and barriers of all that it has passed */
     uint32_t share_epoch; /* private to share_* */
+    struct probe_track *probe; /* set by the program that runs; NULL: nothing is measured */
 };
 
 /* n_worker 0: one per allowed core, and never more than the CPU quota. Otherwise that many, dealt

@@ -200,6 +200,7 @@ bool numoe_engine_pages(const numoe_engine *engine, unsigned index, numoe_pages 
 /* What a half-opened engine has is released here too: every release takes NULL. */
 static void engine_free(numoe_engine *e)
 {
+    numoe_profile_stop(e);
     mem_free(e->span);
     mem_free(e->token);
     strbuf_fini(&e->placement);

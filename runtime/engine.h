@@ -4,6 +4,7 @@
 
 #include <stdatomic.h>
 
+#include "base/probe.h"
 #include "kernels/kern.h"
 #include "dense/kv.h"
 #include "model/tokenizer.h"
@@ -39,6 +40,10 @@ struct numoe_engine {
     unsigned n_other_mode;     /* AUTO: steps in a row that would rather have the other mode */
     bool has_lanes;            /* their buffers are there */
     bool gave_up_lanes;        /* AUTO: there was no room for them */
+
+    struct probe_track *probe; /* [n_track] the caller's, then the workers'; NULL: no profile */
+    unsigned n_track;
+    uint64_t profile_steps, profile_tokens; /* since the profile was started */
 
     unsigned n_session;       /* open ones */
     uint64_t n_step;          /* serial number of the running step, for numoe_session.in_step */

@@ -70,6 +70,7 @@ static numoe_status generate_tokens(numoe_session *s, numoe_sampler *sampler, st
             *finish = NUMOE_FINISH_CONTEXT;
             return NUMOE_OK;
         }
+        probe_begin(s->engine->probe, PROBE_SAMPLING);
         int32_t id = numoe_sampler_pick(sampler, s->logits, s->id, s->n);
         if (id < 0) {
             return status_fail(err, NUMOE_E_FILE_MODEL,
@@ -81,6 +82,7 @@ static numoe_status generate_tokens(numoe_session *s, numoe_sampler *sampler, st
         ++*n;
         bool stopped;
         FORWARD_IF(stream_push(stream, id, &stopped, err));
+        probe_end(s->engine->probe);
         if (stream->refused) {
             *finish = NUMOE_FINISH_CANCEL;
             return NUMOE_OK;

@@ -338,11 +338,13 @@ numoe_status numoe_step(numoe_engine *engine, numoe_session *const *sessions, si
     if (batch.n_token == 0) {
         return NUMOE_OK;
     }
+    probe_begin(engine->probe, PROBE_BATCH);
     watch_look(&engine->watch, engine->store, engine->topo, engine->pools);
     for (unsigned i = 0; i < batch.n_span; i++) {
         routes = routes || engine->span[i].session->on_route;
     }
     step_keep_routes(engine->step, routes);
+    probe_switch(engine->probe, PROBE_STEP);
     alloc_guard_begin("step");
     if (batch.in_lanes) {
         step_run_lanes(engine->step, engine->token, batch.lane_token);
@@ -350,8 +352,12 @@ numoe_status numoe_step(numoe_engine *engine, numoe_session *const *sessions, si
         step_run(engine->step, engine->token, batch.n_token);
     }
     alloc_guard_end();
+    probe_switch(engine->probe, PROBE_BATCH);
     for (unsigned i = 0; i < batch.n_span; i++) {
         publish_span(engine, &engine->span[i]);
     }
+    probe_end(engine->probe);
+    engine->profile_steps++;
+    engine->profile_tokens += batch.n_token;
     return NUMOE_OK;
 }

@@ -22,6 +22,7 @@ struct team {
     struct experts *experts;
     struct dense_token *tokens; /* [max_tokens] */
     unsigned first, n;          /* tokens [first, first + n) of the last batch */
+    struct probe_track *probe;  /* [workers] or NULL */
 };
 
 struct step {
@@ -35,6 +36,7 @@ struct step {
     struct team *lane; /* [n_lane], on the node of that number; NULL until they are wanted */
     unsigned n_lane;
     bool in_lanes; /* the last batch was theirs */
+    struct probe_track *probe; /* [workers over all nodes] or NULL */
     bool keep_routes;
     uint64_t *count; /* [n_layer, n_expert] sum over all teams, as last asked for */
 };
@@ -42,8 +44,10 @@ struct step {
 static void walk_experts(struct team *s, struct worker *w, unsigned il)
 {
     uint32_t lo, hi;
+    probe_enter(w->probe, il, PROBE_ROUTER);
     const struct act *x = dense_ffn_input(s->dense, w, il, experts_want_q8(s->experts, il));
     experts_route(s->experts, w, il, x, s->n);
+    probe_switch(w->probe, PROBE_EXPERTS);
     experts_run(s->experts, w, il, x, s->n);
     dense_own_tokens(w, s->n, &lo, &hi);
     experts_combine(s->experts, w, il, NULL, dense_stream(s->dense, w), lo, hi);
@@ -53,16 +57,23 @@ static void walk(struct worker *w, void *arg)
 {
     struct team *s = arg;
     alloc_guard_begin("a forward pass");
+    w->probe = s->probe != NULL ? &s->probe[w->ig] : NULL;
+    probe_begin(w->probe, PROBE_EMBED);
     dense_embed(s->dense, w);
     for (unsigned il = 0; il < s->model->hp.n_layer; il++) {
+        probe_enter(w->probe, il, PROBE_ATTENTION);
         dense_attention(s->dense, w, il);
         if (s->model->layer[il].is_moe) {
             walk_experts(s, w, il);
         } else {
+            probe_enter(w->probe, il, PROBE_DENSE);
             dense_ffn(s->dense, w, il);
         }
     }
+    probe_enter(w->probe, PROBE_NO_LAYER, PROBE_HEAD);
     dense_head(s->dense, w);
+    probe_end(w->probe);
+    w->probe = NULL; /* the pools run other programs too */
     alloc_guard_end();
 }
 
@@ -100,6 +111,45 @@ void step_run_lanes(struct step *step, const struct step_token *tokens, const un
         arg[in] = n[in] > 0 ? &step->lane[in] : NULL;
     }
     pools_run_each(step->pools, walk, arg);
+}
+
+/* ------------------------------------------------------------------ probe */
+
+/* What a worker reads of matrices is counted by two readers of each team that it is in. */
+static void add_counters(struct probe_track *track, unsigned from, const struct team *team,
+                         unsigned in, unsigned iw)
+{
+    const struct weight_reader *dense = dense_get_reader(team->dense, in, iw);
+    const struct weight_reader *experts = experts_get_reader(team->experts, in, iw);
+    track->counter[from] = &dense->local_bytes;
+    track->counter[from + 1] = &dense->remote_bytes;
+    track->counter[from + 2] = &experts->local_bytes;
+    track->counter[from + 3] = &experts->remote_bytes;
+}
+
+static void put_probe(struct step *step)
+{
+    struct probe_track *track = step->probe;
+    step->all.probe = step->probe;
+    for (unsigned in = 0; in < pools_n_node(step->pools); in++) {
+        const bool has_lane = in < step->n_lane;
+        const unsigned n_worker = pools_node_workers(step->pools, in);
+        if (has_lane) {
+            step->lane[in].probe = track;
+        }
+        for (unsigned iw = 0; track != NULL && iw < n_worker; iw++, track++) {
+            add_counters(track, 0, &step->all, in, iw);
+            if (has_lane) {
+                add_counters(track, PROBE_COUNTERS / 2, &step->lane[in], 0, iw);
+            }
+        }
+    }
+}
+
+void step_set_probe(struct step *step, struct probe_track *probe)
+{
+    step->probe = probe;
+    put_probe(step);
 }
 
 /* ------------------------------------------------------------------ set-up */
@@ -208,6 +258,7 @@ numoe_status step_make_lanes(struct step *step, numoe_error *err)
     }
     step->lane = lane;
     step->n_lane = n_lane;
+    put_probe(step);
     return NUMOE_OK;
 }
 

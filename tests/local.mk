@@ -10,14 +10,14 @@ unit_tests += tests/unit/test-dense tests/unit/test-experts tests/unit/test-step
 unit_tests += tests/unit/test-reader
 
 unit_tests += tests/unit/test-sampler tests/unit/test-engine tests/unit/test-batch
-unit_tests += tests/unit/test-stats tests/unit/test-lanes
+unit_tests += tests/unit/test-stats tests/unit/test-lanes tests/unit/test-profile
 
 script_tests += tests/check-layers.sh tests/check-symbols.sh
 script_tests += tests/cli/errors.sh tests/cli/run.sh tests/cli/chat.sh tests/cli/eval.sh tests/cli/plan.sh \
 	tests/cli/interrupt.sh tests/cli/terminal.sh tests/cli/bundled.sh
 script_tests += tests/cli/topo.sh tests/cli/files.sh
 script_tests += tests/cli/batch.sh tests/cli/batch-kill.sh
-script_tests += tests/cli/experts.sh
+script_tests += tests/cli/experts.sh tests/cli/bench.sh
 EXTRA_DIST += tests/cli/lib.sh tests/cli/batch-lib.sh
 
 EXTRA_DIST += tests/data tests/unit/testdata.h tests/unit/kern-data.h

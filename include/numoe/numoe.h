@@ -72,6 +72,13 @@ NUMOE_API const char *numoe_status_text(numoe_status status);
 /* "1.2.3". Any thread. */
 NUMOE_API const char *numoe_version(void);
 
+/* What reports are written as; which of them has a picture is said there. */
+typedef enum numoe_report_format {
+    NUMOE_REPORT_TEXT,
+    NUMOE_REPORT_JSON,
+    NUMOE_REPORT_SVG,
+} numoe_report_format;
+
 /* ------------------------------------------------------------------ engine */
 
 typedef struct numoe_engine numoe_engine;
@@ -221,6 +228,31 @@ typedef struct numoe_replicas {
 } numoe_replicas;
 
 NUMOE_API numoe_replicas numoe_engine_replicas(const numoe_engine *engine);
+
+/* ------------------------------------------------------------------ profile */
+
+/* Where the time of an engine goes, from now on, or anew: some 30 ns for each change of stage of each
+ * worker. trace: single spans are kept too, as many as there is room for (2 million). */
+NUMOE_API numoe_status numoe_profile_start(numoe_engine *engine, bool trace, numoe_error *err);
+NUMOE_API void numoe_profile_stop(numoe_engine *engine); /* forgets what was measured */
+
+typedef struct numoe_profile_row {
+    const char *name; /* of the stage */
+    double seconds;   /* mean of all workers; the rows add up to the time in steps and sampling */
+    uint64_t bytes;   /* of matrices that all workers read then */
+} numoe_profile_row;
+
+/* Row index of the profile; false behind the last one, or where none was started. */
+NUMOE_API bool numoe_profile_get(const numoe_engine *engine, unsigned index, numoe_profile_row *row);
+
+/* The rows, what each layer and each node took; wall_seconds, measured by who called, is what parts are
+ * given of. Text or JSON. */
+NUMOE_API numoe_status numoe_profile_print(numoe_engine *engine, double wall_seconds,
+                                           numoe_report_format format, FILE *out,
+                                           numoe_error *err);
+/* All spans as Chrome's trace events (JSON), which Perfetto opens: a process for each node, a thread
+ * for each worker. */
+NUMOE_API numoe_status numoe_trace_write(const numoe_engine *engine, FILE *out, numoe_error *err);
 
 /* ------------------------------------------------------------------ expert statistics */
 
@@ -507,12 +539,6 @@ NUMOE_API void numoe_batch_get_info(const numoe_batch *batch, numoe_batch_info *
 NUMOE_API numoe_status numoe_inspect(const char *path, FILE *out, bool all_tensors, numoe_error *err);
 
 /* ------------------------------------------------------------------ this machine */
-
-typedef enum numoe_report_format {
-    NUMOE_REPORT_TEXT,
-    NUMOE_REPORT_JSON,
-    NUMOE_REPORT_SVG,
-} numoe_report_format;
 
 /* Writes to `out` what a machine has, what of it would be used, and who forbids the rest.
  * topology as in numoe_engine_params. */

@@ -1,0 +1,119 @@
+/* Where time goes: a track for each thread that works, on which it is always in one stage of one
+ * layer. A switch to the next stage adds what has passed, and what was counted meanwhile, to the sum
+ * of the one that ends; for a trace it also keeps the span. So a track's stages add up to the time
+ * from its begin to its end, whatever they are.
+ *
+ * Off is a NULL track: one branch that is always taken the same way. On, a switch costs one look at the
+ * clock. A track belongs to one thread; sums are read when that thread rests.
+ *
+ * Other engines' work (a GPU's) gets stages and tracks of its own: a line in PROBE_STAGES, and one
+ * more track.
+ */
+#ifndef NUMOE_BASE_PROBE_H
+#define NUMOE_BASE_PROBE_H
+
+#include <stdbool.h>
+
+#include "base/clock.h"
+#include "base/mem.h"
+
+/* X(name, text). In the order of tables. */
+#define PROBE_STAGES(X)                                                                            \
+    X(EMBED, "embedding")                                                                          \
+    X(ATTENTION, "attention")                                                                      \
+    X(ROUTER, "router")                                                                            \
+    X(EXPERTS, "experts")                                                                          \
+    X(SHARED, "shared experts")                                                                    \
+    X(DENSE, "dense layers")                                                                       \
+    X(HEAD, "head")                                                                                \
+    X(MEETING, "meetings")                                                                         \
+    X(STEP, "step")         /* the caller's: workers work */                                       \
+    X(SAMPLING, "sampling") /* likewise: a token is chosen and said */                             \
+    X(BATCH, "batch")       /* likewise: sessions are put together, results handed out */
+
+enum probe_stage {
+#define PROBE_ENUM(name, text) PROBE_##name,
+    PROBE_STAGES(PROBE_ENUM)
+#undef PROBE_ENUM
+        N_PROBE_STAGE,
+};
+
+const char *probe_stage_name(enum probe_stage stage);
+
+#define PROBE_NO_LAYER UINT32_MAX
+
+struct probe_sum {
+    uint64_t ns, count; /* count: of the track's counters */
+};
+
+struct probe_span {
+    uint64_t begin_ns; /* CLOCK_MONOTONIC */
+    uint32_t ns, layer;
+    uint32_t stage, count;
+};
+
+#define PROBE_COUNTERS 8
+
+struct probe_track {
+    _Alignas(CACHE_LINE_BYTES) uint64_t since_ns; /* the running stage began */
+    uint64_t since_count;
+    const uint64_t *counter[PROBE_COUNTERS]; /* what is counted: their sum; NULL: none */
+    uint32_t layer;
+    enum probe_stage stage;
+    unsigned n_layer;
+    struct probe_sum *sum; /* [n_layer + 1, N_PROBE_STAGE]; the last row: no layer */
+    struct probe_span *span;
+    size_t n_span, cap_span; /* cap_span 0: no trace */
+    uint64_t n_lost;         /* spans that there was no room for */
+};
+
+/* n_track tracks. with_spans: room for some two million spans of all tracks together. */
+numoe_status probe_new(unsigned n_track, unsigned n_layer, bool with_spans,
+                       struct probe_track **tracks, numoe_error *err);
+void probe_free(struct probe_track *tracks, unsigned n_track); /* NULL is allowed */
+
+/* All layers of one stage; a layer's (or PROBE_NO_LAYER's) alone. */
+struct probe_sum probe_total(const struct probe_track *t, enum probe_stage stage);
+struct probe_sum probe_of_layer(const struct probe_track *t, uint32_t il, enum probe_stage stage);
+
+/* ------------------------------------------------------------------ the thread's own */
+
+void probe_end_stage(struct probe_track *t, uint64_t now_ns);
+void probe_start_stage(struct probe_track *t, uint32_t il, enum probe_stage stage, uint64_t now_ns);
+
+/* The track begins; nothing of before counts. */
+static inline void probe_begin(struct probe_track *t, enum probe_stage stage)
+{
+    if (__builtin_expect(t != NULL, 0)) {
+        probe_start_stage(t, PROBE_NO_LAYER, stage, clock_ns());
+    }
+}
+
+static inline void probe_enter(struct probe_track *t, uint32_t il, enum probe_stage stage)
+{
+    if (__builtin_expect(t != NULL, 0)) {
+        const uint64_t now_ns = clock_ns();
+        probe_end_stage(t, now_ns);
+        probe_start_stage(t, il, stage, now_ns);
+    }
+}
+
+/* Another stage of the same layer; the one before, to go back to. */
+static inline enum probe_stage probe_switch(struct probe_track *t, enum probe_stage stage)
+{
+    if (__builtin_expect(t == NULL, 1)) {
+        return stage;
+    }
+    const enum probe_stage before = t->stage;
+    probe_enter(t, t->layer, stage);
+    return before;
+}
+
+static inline void probe_end(struct probe_track *t)
+{
+    if (__builtin_expect(t != NULL, 0)) {
+        probe_end_stage(t, clock_ns());
+    }
+}
+
+#endif

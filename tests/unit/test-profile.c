@@ -1,0 +1,170 @@
+/* The profile and the trace of real generations: rows add up to the time that passed, spans are
+ * well-formed Chrome trace events that lie side by side, and nothing else changes.
+ */
+#include <criterion/criterion.h>
+
+#include <jansson.h>
+
+#include "base/clock.h"
+#include "numoe/numoe.h"
+#include "tests/unit/testdata.h"
+
+#define N_TOKEN 40
+
+static numoe_engine *open_engine(void)
+{
+    numoe_engine_params params;
+    numoe_engine *engine = NULL;
+    numoe_error err;
+    numoe_engine_params_init(&params);
+    params.topology = "pack:2 [numa(memory=64GiB)] core:2 pu:1";
+    params.placement = NUMOE_PLACEMENT_SLICE;
+    params.n_thread = 2;
+    cr_assert_eq(numoe_engine_open(&params, &engine, &err), NUMOE_OK, "%s", err.text);
+    return engine;
+}
+
+/* Seconds that a generation took; ids [N_TOKEN + prompt] where they are wanted. */
+static double generate(numoe_engine *engine, int32_t *ids)
+{
+    static const int32_t prompt[] = {1, 50, 60, 70, 80, 90};
+    numoe_session *s = NULL;
+    numoe_sampler *sampler = NULL;
+    numoe_sampler_params params;
+    numoe_generate_result result;
+    const numoe_generate_params how = {.max_tokens = N_TOKEN, .ignore_eog = true};
+    numoe_error err;
+    numoe_sampler_params_init(&params);
+    cr_assert_eq(numoe_session_new(engine, 0, &s, &err), NUMOE_OK);
+    cr_assert_eq(numoe_session_append(s, prompt, 6, &err), NUMOE_OK);
+    cr_assert_eq(numoe_sampler_new(&params, numoe_engine_get_info(engine)->n_vocab, &sampler, &err),
+                 NUMOE_OK);
+    cr_assert_eq(numoe_generate(s, sampler, &how, &result, &err), NUMOE_OK, "%s", err.text);
+    if (ids != NULL) {
+        memcpy(ids, numoe_session_tokens(s), (6 + N_TOKEN) * sizeof *ids);
+    }
+    numoe_sampler_free(sampler);
+    numoe_session_free(s);
+    return result.prompt_seconds + result.generate_seconds;
+}
+
+static double sum_of_rows(const numoe_engine *engine, uint64_t *bytes)
+{
+    numoe_profile_row row;
+    double sum = 0;
+    *bytes = 0;
+    for (unsigned i = 0; numoe_profile_get(engine, i, &row); i++) {
+        sum += row.seconds;
+        *bytes += row.bytes;
+    }
+    return sum;
+}
+
+static uint64_t traffic(const numoe_engine *engine)
+{
+    numoe_traffic t;
+    uint64_t sum = 0;
+    for (unsigned i = 0; numoe_engine_traffic(engine, i, &t); i++) {
+        sum += t.local_bytes + t.remote_bytes;
+    }
+    return sum;
+}
+
+/* A thread that the system takes the processor from between two steps is in no row: some tries. */
+Test(profile, rows_add_up, .timeout = 120)
+{
+    numoe_engine *engine = open_engine();
+    numoe_error err;
+    double sum = 0, wall = 1;
+    for (unsigned try = 0; try < 5 && (sum < 0.97 * wall || sum > 1.03 * wall); try++) {
+        const uint64_t before = traffic(engine);
+        uint64_t bytes;
+        cr_assert_eq(numoe_profile_start(engine, false, &err), NUMOE_OK);
+        wall = generate(engine, NULL);
+        cr_assert_geq(numoe_engine_bandwidth(engine), 0); /* what else workers do is in no row */
+        sum = sum_of_rows(engine, &bytes);
+        cr_assert_eq(bytes, traffic(engine) - before, "every byte is in a row");
+    }
+    cr_assert(sum >= 0.97 * wall && sum <= 1.03 * wall, "rows %g s of %g s", sum, wall);
+    numoe_engine_close(engine);
+}
+
+Test(profile, changes_nothing_and_ends, .timeout = 120)
+{
+    int32_t plain[6 + N_TOKEN], measured[6 + N_TOKEN];
+    numoe_engine *engine = open_engine();
+    numoe_profile_row row;
+    numoe_error err;
+    cr_assert_not(numoe_profile_get(engine, 0, &row));
+    cr_assert_eq(numoe_profile_print(engine, 1, NUMOE_REPORT_TEXT, stderr, &err), NUMOE_E_STATE);
+    cr_assert_eq(numoe_trace_write(engine, stderr, &err), NUMOE_E_STATE);
+    generate(engine, plain);
+    cr_assert_eq(numoe_profile_start(engine, true, &err), NUMOE_OK);
+    generate(engine, measured);
+    cr_assert_arr_eq(plain, measured, sizeof plain);
+    numoe_profile_stop(engine);
+    cr_assert_not(numoe_profile_get(engine, 0, &row));
+    generate(engine, measured);
+    cr_assert_arr_eq(plain, measured, sizeof plain);
+    numoe_engine_close(engine);
+}
+
+/* ------------------------------------------------------------------ trace */
+
+struct seen {
+    double end[16][16]; /* of the last span of a thread */
+    size_t n_span, n_name;
+};
+
+/* As the format's description has it: names, phases, numbers. */
+static void check_event(const json_t *event, struct seen *seen)
+{
+    const char *phase = json_string_value(json_object_get(event, "ph"));
+    const json_int_t pid = json_integer_value(json_object_get(event, "pid"));
+    const json_int_t tid = json_integer_value(json_object_get(event, "tid"));
+    cr_assert(json_is_string(json_object_get(event, "name")));
+    cr_assert(pid > 0 && pid < 16 && tid >= 0 && tid < 16);
+    if (strcmp(phase, "M") == 0) {
+        const json_t *args = json_object_get(event, "args");
+        cr_assert(json_is_string(json_object_get(args, "name")));
+        seen->n_name++;
+        return;
+    }
+    const json_t *ts = json_object_get(event, "ts"), *dur = json_object_get(event, "dur");
+    cr_assert_str_eq(phase, "X");
+    cr_assert(json_is_number(ts) && json_is_number(dur));
+    cr_assert(json_number_value(ts) >= seen->end[pid][tid] - 0.0015, "spans of a thread overlap");
+    cr_assert(json_number_value(dur) >= 0);
+    seen->end[pid][tid] = json_number_value(ts) + json_number_value(dur);
+    seen->n_span++;
+}
+
+Test(trace, opens_as_chrome_events, .timeout = 120)
+{
+    numoe_engine *engine = open_engine();
+    numoe_error err;
+    struct seen seen = {.n_span = 0};
+    char *text = NULL;
+    size_t bytes = 0;
+    FILE *f = open_memstream(&text, &bytes);
+    cr_assert_eq(numoe_profile_start(engine, true, &err), NUMOE_OK);
+    generate(engine, NULL);
+    cr_assert_eq(numoe_trace_write(engine, f, &err), NUMOE_OK, "%s", err.text);
+    fclose(f);
+    json_error_t why;
+    json_t *root = json_loadb(text, bytes, JSON_REJECT_DUPLICATES, &why);
+    cr_assert_not_null(root, "%s", why.text);
+    const json_t *events = json_object_get(root, "traceEvents");
+    cr_assert(json_is_array(events));
+    for (size_t i = 0; i < json_array_size(events); i++) {
+        check_event(json_array_get(events, i), &seen);
+    }
+    /* the engine, two nodes, a worker on each; N_TOKEN steps of 6 layers, each with meetings */
+    cr_assert_eq(seen.n_name, 5);
+    cr_assert_geq(seen.n_span, (size_t)2 * N_TOKEN * 6 * 4);
+    const json_t *other = json_object_get(root, "otherData");
+    cr_assert_eq(json_integer_value(json_object_get(other, "spans_lost")), 0);
+    json_decref(root);
+    free(text);
+    numoe_engine_close(engine);
+}
