@@ -5,17 +5,58 @@
 static const struct option options[] = {
     MODEL_OPTIONS,
     {"json", no_argument, NULL, OPT_JSON},
+    {"geometry", required_argument, NULL, OPT_GEOMETRY},
+    {"type", required_argument, NULL, OPT_TYPE},
+    {"bandwidth", required_argument, NULL, OPT_BANDWIDTH},
+    {"gpu-model", required_argument, NULL, OPT_GPU_MODEL},
+    {"no-probe", no_argument, NULL, OPT_NO_PROBE},
     {0},
 };
 
+struct plan_options {
+    struct model_options model;
+    numoe_plan_params params; /* its engine: model.params */
+    bool json;
+};
+
+static int plan_option(struct plan_options *o, int opt, const char *value)
+{
+    float gbps;
+
+    switch (opt) {
+    case OPT_JSON:
+        o->json = true;
+        return 1;
+    case OPT_GEOMETRY:
+        o->params.geometry = value;
+        return 1;
+    case OPT_TYPE:
+        o->params.type = value;
+        return 1;
+    case OPT_BANDWIDTH:
+        if (!parse_float("--bandwidth", value, 0.001f, 1e6f, &gbps)) {
+            return -1;
+        }
+        o->model.params.node_bps = (double)gbps * 1e9;
+        return 1;
+    case OPT_GPU_MODEL:
+        o->params.gpu = value;
+        return 1;
+    case OPT_NO_PROBE:
+        o->params.no_probe = true;
+        return 1;
+    default:
+        return model_option(&o->model, opt, value);
+    }
+}
+
 static int run(int argc, char **argv)
 {
-    struct model_options o;
-    bool json = false;
+    struct plan_options o = {.json = false};
     numoe_error err;
     int opt;
 
-    model_options_init(&o);
+    model_options_init(&o.model);
     while ((opt = next_option(&command_plan, argc, argv, ":" MODEL_OPTIONS_SHORT, options)) != -1) {
         if (opt == '?') {
             return EXIT_INPUT;
@@ -24,9 +65,7 @@ static int run(int argc, char **argv)
             fputs(command_plan.help, stdout);
             return EXIT_OK;
         }
-        if (opt == OPT_JSON) {
-            json = true;
-        } else if (model_option(&o, opt, optarg) < 0) {
+        if (plan_option(&o, opt, optarg) < 0) {
             return EXIT_INPUT;
         }
     }
@@ -34,9 +73,16 @@ static int run(int argc, char **argv)
         return fail_usage(&command_plan, "unexpected argument '%s': a model is named with -m",
                           argv[optind]);
     }
-    model_options_finish(&o);
-    return numoe_plan_print(&o.params, stdout, json, &err) == NUMOE_OK ? EXIT_OK
-                                                                       : fail_status(&err);
+    if (o.params.geometry && o.model.params.model_path) {
+        return fail_usage(&command_plan, "-m and --geometry both give a model");
+    }
+    if (o.params.type && !o.params.geometry) {
+        return fail_usage(&command_plan, "--type belongs to --geometry");
+    }
+    model_options_finish(&o.model);
+    o.params.engine = o.model.params;
+    return numoe_plan_print(&o.params, stdout, o.json, &err) == NUMOE_OK ? EXIT_OK
+                                                                         : fail_status(&err);
 }
 
 const struct command command_plan = {
@@ -51,6 +97,16 @@ const struct command command_plan = {
         "read. The prediction is an upper bound: it counts bytes, bandwidth and meetings of "
         "nodes.\n"
         "\n"
+        "Below it is what every placement would cost: tokens/s, of one sequence and of prompts,\n"
+        "memory, what crosses between nodes for a token, and what it is bound by.\n"
+        "\n"
+        "      --geometry NAME   a model that is not here: deepseek-v3, kimi-k2, qwen3-235b, mixtral,\n"
+        "                        powermoe-3b, deepseek-v2-lite, qwen3-30b\n"
+        "      --type MIX        of its weights: Q4_K_M (the default), Q8_0, IQ2_XXS, F16, ...\n"
+        "      --bandwidth GB/s  that each node reads; otherwise measured, or, of other machines,\n"
+        "                        what the topology says, or assumed\n"
+        "      --gpu-model SPEC  with a GPU: 24GiB,1008GB/s,pcie4x16\n"
+        "      --no-probe        measure nothing\n"
         "      --json            the whole plan, which --plan takes, here and in other "
         "subcommands\n"
         "\n" MODEL_OPTIONS_HELP,

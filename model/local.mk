@@ -12,6 +12,7 @@ core_sources += \
 	model/arch-qwen2.c \
 	model/arch-qwen3.c \
 	model/bind.c model/bind.h \
+	model/geometry.c model/geometry.h \
 	model/gguf.c model/gguf.h \
 	model/gguf-header.c model/gguf-header.h \
 	model/gguf-value.c \

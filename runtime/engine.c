@@ -42,6 +42,10 @@ static numoe_status check_params(const numoe_engine_params *params, numoe_error 
     if (params->mode < NUMOE_MODE_AUTO || params->mode > NUMOE_MODE_THROUGHPUT) {
         return status_fail(err, NUMOE_E_INPUT, "mode %d is not known", (int)params->mode);
     }
+    if (!(params->node_bps >= 0 && params->node_bps < 1e15)) {
+        return status_fail(err, NUMOE_E_INPUT, "a bandwidth of %g bytes/s is not possible",
+                           params->node_bps);
+    }
     if (params->kv_type < NUMOE_KV_AUTO || params->kv_type > NUMOE_KV_F16) {
         return status_fail(err, NUMOE_E_INPUT, "type %d of the KV cache is not known",
                            (int)params->kv_type);

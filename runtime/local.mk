@@ -5,6 +5,7 @@ core_sources += \
 	runtime/generate.c \
 	runtime/mode.c runtime/mode.h \
 	runtime/place.c runtime/place.h \
+	runtime/plan.c \
 	runtime/profile.c \
 	runtime/render.c \
 	runtime/sampler.c runtime/sampler.h \

@@ -213,19 +213,52 @@ static void leave_out_nodes_without_workers(struct topo *topo)
     }
 }
 
-static numoe_status open_parts(const numoe_engine_params *params, const struct model *model,
-                               struct topo *topo, struct place *p, numoe_error *err)
+static void set_bandwidth(const numoe_engine_params *params, struct placement_machine *m)
+{
+    for (unsigned in = 0; params->node_bps > 0 && in < m->n_node; in++) {
+        m->node[in].read_bps = params->node_bps;
+        m->bps_source = "given";
+    }
+}
+
+/* Before anything is planned. */
+static numoe_status open_machine_and_shapes(const numoe_engine_params *params,
+                                            const struct model *model, struct topo *topo,
+                                            struct place *p, numoe_error *err)
 {
     FORWARD_IF(shapes_new(model, &p->shapes, err));
     FORWARD_IF(params->map_experts ? shapes_map_experts(&p->shapes, err) : NUMOE_OK);
     FORWARD_IF(room_read(topo, err));
     leave_out_nodes_without_workers(topo);
     FORWARD_IF(open_machine(params, model, topo, p, err));
+    return params->plan == NULL ? leave_out_full_nodes(params, model, topo, p, err) : NUMOE_OK;
+}
+
+numoe_status place_open_machine(const numoe_engine_params *params, const struct model *model,
+                                struct topo *topo, struct place *out, numoe_error *err)
+{
+    struct place p = {.plan = NULL};
+    numoe_status status = open_machine_and_shapes(params, model, topo, &p, err);
+    if (status != NUMOE_OK) {
+        place_close(&p);
+        return status;
+    }
+    set_bandwidth(params, &p.machine);
+    *out = p;
+    return NUMOE_OK;
+}
+
+static numoe_status open_parts(const numoe_engine_params *params, const struct model *model,
+                               struct topo *topo, struct place *p, numoe_error *err)
+{
+    FORWARD_IF(open_machine_and_shapes(params, model, topo, p, err));
     if (params->plan != NULL) {
         FORWARD_IF(plan_from_file(params->plan, p, err));
     } else {
-        FORWARD_IF(leave_out_full_nodes(params, model, topo, p, err));
-        FORWARD_IF(placement_measure(topo, p->pools, &p->machine, err));
+        if (params->node_bps == 0) {
+            FORWARD_IF(placement_measure(topo, p->pools, &p->machine, err));
+        }
+        set_bandwidth(params, &p->machine);
         FORWARD_IF(plan_anew(params, model, p, err));
     }
     const int only = placement_only_node(p->plan);
@@ -363,25 +396,24 @@ static numoe_status print(const struct place *p, FILE *out, bool json, numoe_err
                        : NUMOE_OK;
 }
 
-numoe_status numoe_plan_print(const numoe_engine_params *params, FILE *out, bool json,
+numoe_status numoe_plan_print(const numoe_plan_params *params, FILE *out, bool json,
                               numoe_error *err)
 {
     struct topo *topo = NULL;
     struct model *model = NULL;
     struct place place = {.plan = NULL};
-    const char *path = params->model_path;
-    if (path == NULL) {
-        FORWARD_IF(numoe_bundled_model(&path, err));
-    }
-    FORWARD_IF(topo_load(params->topology, &topo, err));
-    numoe_status status = model_open(path, &model, err);
+    FORWARD_IF(topo_load(params->engine.topology, &topo, err));
+    numoe_status status = plan_model_open(params, &model, err);
     if (status == NUMOE_OK) {
-        status = place_open(params, model, topo, &place, err);
+        status = place_open(&params->engine, model, topo, &place, err);
     }
     if (status == NUMOE_OK) {
         status = print(&place, out, json, err);
     }
     place_close(&place);
+    if (status == NUMOE_OK && !json && params->engine.plan == NULL) {
+        status = plan_compare(params, model, out, err);
+    }
     model_close(model);
     topo_free(topo);
     return status;

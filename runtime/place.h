@@ -2,6 +2,8 @@
 #ifndef NUMOE_RUNTIME_PLACE_H
 #define NUMOE_RUNTIME_PLACE_H
 
+#include <stdio.h>
+
 #include "store/placement.h"
 
 struct place {
@@ -16,6 +18,15 @@ struct place {
 numoe_status place_open(const numoe_engine_params *params, const struct model *model,
                         struct topo *topo, struct place *out, numoe_error *err);
 void place_close(struct place *place); /* the pools too, where they are not taken out */
+
+/* The same without a plan: machine, pools and shapes only; bandwidth as given or assumed. */
+numoe_status place_open_machine(const numoe_engine_params *params, const struct model *model,
+                                struct topo *topo, struct place *out, numoe_error *err);
+
+/* runtime/plan.c: the file that is named, or a geometry; and all placements beside each other. */
+numoe_status plan_model_open(const numoe_plan_params *params, struct model **out, numoe_error *err);
+numoe_status plan_compare(const numoe_plan_params *params, const struct model *model, FILE *out,
+                          numoe_error *err);
 
 /* "rows of every matrix on 2 nodes: node 0 50 % with 8 workers, ...; why". */
 numoe_status place_describe(const struct placement *plan, const struct placement_machine *machine,

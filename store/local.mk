@@ -1,6 +1,7 @@
 core_sources += \
 	store/act.c store/act.h \
 	store/imatrix.c \
+	store/kernel-probe.c store/kernel-probe.h \
 	store/load.c store/load.h \
 	store/machine.c \
 	store/placement-check.c \

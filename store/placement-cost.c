@@ -16,6 +16,13 @@ enum { MEET_ATTENTION = 6, MEET_DENSE = 2, MEET_CUT_EXPERTS = 3, MEET_WHOLE_EXPE
 
 #define N_DRAW 64 /* of a token's experts, to see how unevenly they fall on nodes */
 
+/* What matrix products of a node's workers read. */
+static double product_bps(const struct placement_machine *machine, unsigned in)
+{
+    const double share = machine->kernel_share;
+    return machine->node[in].read_bps * (share > 0 ? share : 1);
+}
+
 /* Seconds that the slowest node needs for its slices of s. */
 static double cut_seconds(const struct placement *p, const struct shapes *shapes,
                           const struct shape *s, const struct placement_machine *machine)
@@ -25,9 +32,8 @@ static double cut_seconds(const struct placement *p, const struct shapes *shapes
     unsigned from, to;
     placement_find(p, s, &from, &to);
     for (unsigned i = from; i < to; i++) {
-        const struct placement_node *node = &machine->node[p->slice[i].node];
         const double bytes = (double)placement_slice_bytes(s, &p->slice[i]) * active;
-        most = MAX(most, bytes / node->read_bps);
+        most = MAX(most, bytes / product_bps(machine, p->slice[i].node));
     }
     return most;
 }
@@ -41,7 +47,7 @@ static double spread_seconds(const struct placement *p, const struct shapes *sha
     const double slower = dealt ? (1 + (p->n_node - 1) * machine->remote_factor) / p->n_node : 1;
     double bps = 0;
     for (unsigned in = 0; in < p->n_node; in++) {
-        bps += machine->node[in].read_bps;
+        bps += product_bps(machine, in);
     }
     return bytes * slower / bps;
 }
@@ -86,7 +92,7 @@ static double slowest(const struct placement *p, const struct placement_machine 
 {
     double most = 0;
     for (unsigned in = 0; in < p->n_node; in++) {
-        most = MAX(most, load[in] / machine->node[in].read_bps);
+        most = MAX(most, load[in] / product_bps(machine, in));
     }
     return most;
 }
@@ -149,7 +155,7 @@ double placement_imbalance(const struct placement *p, const struct shapes *shape
 {
     double slow = 0, even = 0, bps = 0;
     for (unsigned in = 0; in < p->n_node; in++) {
-        bps += p->share[in] > 0 ? machine->node[in].read_bps : 0;
+        bps += p->share[in] > 0 ? product_bps(machine, in) : 0;
     }
     for (unsigned is = 0; p->mode == NUMOE_PLACEMENT_SHARD && is < shapes->n; is++) {
         const struct shape *s = &shapes->shape[is];
@@ -208,30 +214,43 @@ static double meeting_seconds(const struct placement *p, const struct shapes *sh
     return seconds;
 }
 
-double placement_predict(const struct placement *p, const struct shapes *shapes,
-                         const struct placement_machine *machine, const struct expert_stats *stats)
+/* All matrices; *routed_s: of them, routed experts. */
+static double matrix_seconds(const struct placement *p, const struct shapes *shapes,
+                             const struct placement_machine *machine,
+                             const struct expert_stats *stats, double *routed_s)
 {
     const bool whole = p->mode == NUMOE_PLACEMENT_SHARD;
     const bool cut = whole || p->mode == NUMOE_PLACEMENT_SLICE;
-    const double meeting = placement_only_node(p) >= 0 ? MEETING_NODE_S : MEETING_ALL_S;
-    double seconds = meeting_seconds(p, shapes, meeting), expert_bytes = 0;
+    double seconds = 0, expert_bytes = 0;
+    *routed_s = 0;
     for (unsigned is = 0; is < shapes->n; is++) {
         const struct shape *s = &shapes->shape[is];
+        double own = 0;
         if (s->kind == SHAPE_VECTOR) {
             continue;
         }
         if (whole && shape_is_routed(s)) {
             expert_bytes += (double)shape_bytes(s) / s->n_mat;
             if (s->slot == SLOT_DOWN_EXPS) { /* the last of a layer's */
-                seconds += whole_seconds(p, shapes, s, expert_bytes, machine, stats);
+                own = whole_seconds(p, shapes, s, expert_bytes, machine, stats);
                 expert_bytes = 0;
             }
         } else {
-            seconds +=
-                cut ? cut_seconds(p, shapes, s, machine) : spread_seconds(p, shapes, s, machine);
+            own = cut ? cut_seconds(p, shapes, s, machine) : spread_seconds(p, shapes, s, machine);
         }
+        seconds += own;
+        *routed_s += shape_is_routed(s) ? own : 0;
     }
-    return 1 / seconds;
+    return seconds;
+}
+
+double placement_predict(const struct placement *p, const struct shapes *shapes,
+                         const struct placement_machine *machine, const struct expert_stats *stats)
+{
+    const double meeting = placement_only_node(p) >= 0 ? MEETING_NODE_S : MEETING_ALL_S;
+    double routed_s;
+    return 1 / (meeting_seconds(p, shapes, meeting) +
+                matrix_seconds(p, shapes, machine, stats, &routed_s));
 }
 
 double placement_predict_lanes(const struct placement *p, const struct shapes *shapes,
@@ -246,7 +265,135 @@ double placement_predict_lanes(const struct placement *p, const struct shapes *s
                      : (double)shape_bytes(s) * shape_active_share(shapes, s);
     }
     for (unsigned in = 0; in < p->n_node; in++) {
-        tokens_per_s += 1 / (meetings + bytes / machine->node[in].read_bps);
+        tokens_per_s += 1 / (meetings + bytes / product_bps(machine, in));
     }
     return tokens_per_s;
+}
+
+/* ------------------------------------------------------------------ more than one number */
+
+double placement_token_bytes(const struct shapes *shapes)
+{
+    double bytes = 0;
+    for (unsigned is = 0; is < shapes->n; is++) {
+        const struct shape *s = &shapes->shape[is];
+        bytes += s->kind == SHAPE_VECTOR ? 0
+                                         : (double)shape_bytes(s) * shape_active_share(shapes, s);
+    }
+    return bytes;
+}
+
+double placement_all_bps(const struct placement_machine *machine)
+{
+    double bps = 0;
+    for (unsigned in = 0; in < machine->n_node; in++) {
+        bps += machine->node[in].read_bps;
+    }
+    return bps;
+}
+
+double placement_bound(const struct shapes *shapes, const struct placement_machine *machine)
+{
+    return placement_all_bps(machine) / placement_token_bytes(shapes);
+}
+
+/* Outputs of cut matrices are read by every other node; dealt panels are read where they are needed. */
+static double link_bytes(const struct placement *p, const struct shapes *shapes)
+{
+    const double n = p->n_node;
+    double bytes = 0;
+    if (placement_only_node(p) >= 0) {
+        return 0;
+    }
+    for (unsigned is = 0; is < shapes->n; is++) {
+        const struct shape *s = &shapes->shape[is];
+        const double mats = shape_is_routed(s) ? shapes->n_expert_used : s->n_mat;
+        const bool inner = p->mode == NUMOE_PLACEMENT_SHARD &&
+                           (s->slot == SLOT_GATE_EXPS || s->slot == SLOT_UP_EXPS);
+        if (s->kind != SHAPE_VECTOR && s->slot != SLOT_TOKEN_EMBD && !inner) {
+            bytes += mats * s->n_row * sizeof(float) * (n - 1) / n * n;
+        }
+    }
+    if (p->mode == NUMOE_PLACEMENT_INTERLEAVE) {
+        bytes += placement_token_bytes(shapes) * (n - 1) / n;
+    }
+    return bytes;
+}
+
+/* Multiplications of one token. */
+static double token_products(const struct shapes *shapes)
+{
+    double n = 0;
+    for (unsigned is = 0; is < shapes->n; is++) {
+        const struct shape *s = &shapes->shape[is];
+        if (s->kind != SHAPE_VECTOR) {
+            n += (double)s->n_mat * s->n_row * s->k * shape_active_share(shapes, s);
+        }
+    }
+    return n;
+}
+
+/* A chunk reads what its tokens choose, once: an expert is spared if all tokens leave it out. */
+static double chunk_bytes(const struct shapes *shapes, unsigned n_token)
+{
+    double bytes = 0;
+    for (unsigned is = 0; is < shapes->n; is++) {
+        const struct shape *s = &shapes->shape[is];
+        const double share = shape_active_share(shapes, s);
+        double left_out = 1;
+        for (unsigned t = 0; shape_is_routed(s) && t < n_token; t++) {
+            left_out *= 1 - share;
+        }
+        bytes += s->kind == SHAPE_VECTOR ? 0
+                 : shape_is_routed(s)    ? (double)shape_bytes(s) * (1 - left_out)
+                                         : (double)shape_bytes(s) * MIN(share * n_token, 1.0);
+    }
+    return bytes;
+}
+
+#define ASSUMED_WORKER_PRODUCTS 50e9 /* a second, of quantized weights with many tokens */
+
+void placement_cost(const struct placement *p, const struct shapes *shapes,
+                    const struct placement_machine *machine, const struct expert_stats *stats,
+                    unsigned chunk_tokens, struct placement_cost *out)
+{
+    const double meeting = placement_only_node(p) >= 0 ? MEETING_NODE_S : MEETING_ALL_S;
+    struct placement_cost c = {.meet_s = meeting_seconds(p, shapes, meeting)};
+    double n_worker = 0, bps = 0;
+    for (unsigned in = 0; in < p->n_node; in++) {
+        n_worker += p->share[in] > 0 ? machine->node[in].n_worker : 0;
+        bps += p->share[in] > 0 ? product_bps(machine, in) : 0;
+    }
+    c.read_s = matrix_seconds(p, shapes, machine, stats, &c.routed_s);
+    c.decode_s = c.read_s + c.meet_s;
+    c.link_bytes = link_bytes(p, shapes);
+    const bool dealt = p->mode == NUMOE_PLACEMENT_INTERLEAVE && p->n_node > 1;
+    c.bound = c.meet_s > c.read_s ? "meetings" : dealt ? "links between nodes" : "memory bandwidth";
+    const double read_s = chunk_bytes(shapes, chunk_tokens) / bps;
+    const double products_s =
+        token_products(shapes) * chunk_tokens / (n_worker * ASSUMED_WORKER_PRODUCTS);
+    c.prefill_by_compute = products_s > read_s;
+    c.prefill_s = MAX(products_s, read_s) / chunk_tokens;
+    *out = c;
+}
+
+struct placement_split placement_split(const struct shapes *shapes)
+{
+    struct placement_split split = {0};
+    for (unsigned is = 0; is < shapes->n; is++) {
+        const struct shape *s = &shapes->shape[is];
+        const double bytes = (double)shape_bytes(s);
+        if (shape_is_routed(s)) {
+            split.routed_bytes += bytes;
+            split.routed_active_bytes += bytes * shape_active_share(shapes, s);
+        } else if (s->slot != SLOT_TOKEN_EMBD || shapes->is_tied) {
+            split.dense_bytes += bytes;
+        }
+        if (s->slot == SLOT_DOWN_EXPS) {
+            split.n_moe++;
+            split.n_expert += s->n_mat;
+            split.crossing_bytes = 2.0 * s->n_row * sizeof(float);
+        }
+    }
+    return split;
 }

@@ -33,6 +33,7 @@ struct placement_machine {
     struct placement_node node[TOPO_MAX_NODE];
     double remote_factor;     /* how many times longer a read from another node takes */
     uint64_t limit_bytes;     /* over all nodes, buffers too; UINT64_MAX: none */
+    double kernel_share;     /* of read_bps that products reach; 0: all of it */
     const char *bps_source;   /* "measured", "from the platform", "assumed" */
     const char *room_source;  /* who limits node[].room_bytes: "available", "in all" */
     const char *limit_source; /* whose limit_bytes are: "the control group's limit" */
@@ -164,6 +165,41 @@ double placement_predict(const struct placement *p, const struct shapes *shapes,
 /* Of copies of everything: tokens per second where each node has a sequence of its own. */
 double placement_predict_lanes(const struct placement *p, const struct shapes *shapes,
                                const struct placement_machine *machine);
+#define PLACEMENT_KERNEL_SHARE 0.9 /* where it was not measured */
+
+/* What a token costs, as long as nothing else is in the way: caches, long contexts. */
+struct placement_cost {
+    double decode_s;  /* a token of one sequence: read_s + meet_s */
+    double read_s;    /* matrices, each as long as its slowest node */
+    double routed_s;  /* of that, routed experts */
+    double meet_s;    /* meetings */
+    double prefill_s; /* a token of a prompt, in chunks */
+    bool prefill_by_compute;
+    double link_bytes; /* a token: what nodes read that others wrote, or hold */
+    const char *bound; /* of decoding */
+};
+void placement_cost(const struct placement *p, const struct shapes *shapes,
+                    const struct placement_machine *machine, const struct expert_stats *stats,
+                    unsigned chunk_tokens, struct placement_cost *out);
+
+/* Tokens/s that no placement can exceed: all nodes reading, none twice. */
+double placement_bound(const struct shapes *shapes, const struct placement_machine *machine);
+double placement_token_bytes(const struct shapes *shapes); /* of matrices */
+double placement_all_bps(const struct placement_machine *machine);
+
+/* What would be in a GPU's memory and what on nodes. */
+struct placement_split {
+    double dense_bytes;         /* everything but routed experts and the embedding */
+    double routed_bytes;        /* routed experts, all */
+    double routed_active_bytes; /* a token's */
+    double n_moe, n_expert;     /* layers; experts over all of them */
+    double crossing_bytes;      /* a token and layer: input and output */
+};
+struct placement_split placement_split(const struct shapes *shapes);
+/* Choices (0 to 1) that the hottest part (0 to 1) of all layers' experts serve. */
+double placement_coverage(const struct shapes *shapes, const struct expert_stats *stats,
+                          double part);
+
 /* How unevenly a token's experts fall on the nodes: what p->imbalance becomes. */
 double placement_imbalance(const struct placement *p, const struct shapes *shapes,
                            const struct placement_machine *machine,

@@ -168,6 +168,23 @@ double expert_stats_coverage(const uint64_t *sorted, size_t n, double part)
     return sum / total;
 }
 
+double placement_coverage(const struct shapes *shapes, const struct expert_stats *stats, double part)
+{
+    const size_t n = (size_t)shapes->n_layer * shapes->n_expert;
+    uint64_t *sorted;
+    size_t n_moe = 0;
+    if (mem_new(&sorted, n, sizeof *sorted, "expert statistics", NULL) != NUMOE_OK) {
+        return part; /* as if all were used alike */
+    }
+    for (unsigned is = 0; is < shapes->n; is++) {
+        n_moe += shapes->shape[is].slot == SLOT_DOWN_EXPS;
+    }
+    expert_stats_sort(stats->count, n, sorted);
+    const double served = expert_stats_coverage(sorted, n_moe * shapes->n_expert, part);
+    mem_free(sorted);
+    return served;
+}
+
 double expert_stats_imbalance(const uint64_t *count, size_t n)
 {
     const double total = sum_of(count, n);

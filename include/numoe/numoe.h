@@ -127,6 +127,7 @@ typedef struct numoe_engine_params {
     const char *expert_stats;    /* NULL, or a file that numoe_stats_open() takes */
     const char *plan;            /* NULL, or a file that numoe_plan_print() wrote: instead of all this */
     numoe_mode mode;             /* THROUGHPUT is refused where numoe_engine_set_mode() would */
+    double node_bps;             /* read bandwidth of each node; 0: measured, or the platform's word */
     const char *chat_template;   /* in place of the file's own (NULL): a built-in name or a text */
     numoe_progress_fn progress;  /* may be NULL */
     void *progress_arg;
@@ -186,9 +187,19 @@ NUMOE_API numoe_status numoe_engine_set_mode(numoe_engine *engine, numoe_mode mo
 /* The mode of the last step: never AUTO. */
 NUMOE_API numoe_mode numoe_engine_mode(const numoe_engine *engine);
 
+/* What is planned for: an engine's parameters, or what is not here. */
+typedef struct numoe_plan_params {
+    numoe_engine_params engine;
+    const char *geometry; /* instead of engine.model_path: "deepseek-v3", or the beginning of a name */
+    const char *type;     /* of its weights; NULL: "Q4_K_M" */
+    const char *gpu;      /* NULL, or one that would be there: "24GiB,1008GB/s,pcie4x16" */
+    bool no_probe;        /* nothing is measured */
+} numoe_plan_params;
+
 /* Writes to `out` how numoe_engine_open() would place the model, and why: in words, or as
- * JSON that params.plan takes. Reads no weights. */
-NUMOE_API numoe_status numoe_plan_print(const numoe_engine_params *params, FILE *out, bool json,
+ * JSON that numoe_engine_params.plan takes. In words also what every other placement would cost.
+ * Reads no weights. */
+NUMOE_API numoe_status numoe_plan_print(const numoe_plan_params *params, FILE *out, bool json,
                                         numoe_error *err);
 
 /* What a node's workers have read of matrices since the engine was opened, counted where they were

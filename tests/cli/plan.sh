@@ -60,7 +60,26 @@ grep -q '^memory .*; 0.02 GB of experts stay in the file' "$tmp/out" || complain
 expect 3 'for activations, context and loading, where 32.0 MiB are in all .*--mmap' \
     "$numoe" plan --topology "$small" -t 1 $little
 
+# ---- a model and a machine that are not here, and a GPU
+"$numoe" plan --geometry deepseek-v3 --topology "$two" --bandwidth 300 >"$tmp/out" 2>"$tmp/err" &&
+    complain 'deepseek-v3 fits 128 GiB'
+"$numoe" plan --geometry qwen3-30b --type Q4_K_M --topology "$two" --bandwidth 300 \
+    --gpu-model 24GiB,1008GB/s,pcie4x16 >"$tmp/out" || complain 'plan --geometry'
+for row in slice 'slice + GPU' shard replicate interleave; do
+    grep -Eq "^$row  +[0-9.]+ " "$tmp/out" || complain "no row '$row': $(cat "$tmp/out")"
+done
+awk '/^never more than/ { bound = $4 } /^(slice|shard|replicate|interleave)  / { if ($2 > most) most = $2 }
+    END { exit !(most > 0 && most <= bound) }' "$tmp/out" || complain "above the bound: $(cat "$tmp/out")"
+"$numoe" plan --no-probe | grep -q '(assumed)' || complain 'plan --no-probe'
+
 # ---- refusals
+expect 2 'none of deepseek' "$numoe" plan --geometry gpt-9
+expect 2 'none of F16' "$numoe" plan --geometry mixtral --type Q9
+expect 2 'both give a model' "$numoe" plan --geometry mixtral -m "$fixture"
+expect 2 'belongs to --geometry' "$numoe" plan --type Q8_0
+expect 2 'give memory, bandwidth and link' "$numoe" plan --no-probe --gpu-model 24GiB,pcie4x16
+expect 2 'give memory, bandwidth and link' "$numoe" plan --no-probe --gpu-model big
+expect 2 '--bandwidth' "$numoe" plan --bandwidth -1
 expect 2 "'slices' is none of" "$numoe" plan --placement slices
 expect 2 'neither a size' "$numoe" plan --replica-budget 10X
 expect 2 'neither a size' "$numoe" plan --replica-budget -1

@@ -1,0 +1,109 @@
+/* Owns the probe of kernels: panels of one byte value, whose products mean nothing, as many as are
+ * larger than the last-level caches. */
+#include "store/kernel-probe.h"
+
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/mem.h"
+#include "store/act.h"
+
+#define PROBE_NS     UINT64_C(250000000)
+#define LLC_MULTIPLE 3
+#define MIN_BYTES    ((size_t)16 << 20) /* of a worker */
+#define MAX_BYTES    ((size_t)128 << 20)
+#define SMALL_SHARE  8 /* at most this fraction of the memory that is free */
+
+struct probe {
+    const struct kern *kern;
+    uint32_t format_id;
+    size_t panel_bytes, n_panel; /* of each worker */
+    uint8_t *panels[TOPO_MAX_NODE];
+    float *y[TOPO_MAX_NODE]; /* [nw, n_panel * PANEL_ROWS] */
+    struct act x[TOPO_MAX_NODE];
+    uint64_t begin_ns, ns;
+    unsigned n_pass;
+    bool more;
+};
+
+static void run(struct worker *w, void *arg)
+{
+    struct probe *p = arg;
+    const unsigned n_row = (unsigned)p->n_panel * PANEL_ROWS;
+    uint8_t *part = p->panels[w->in] + w->iw * p->n_panel * p->panel_bytes;
+    float *y = p->y[w->in] + (size_t)w->iw * n_row;
+    const struct kern_act x = act_view(&p->x[w->in]);
+    memset(part, 1, p->n_panel * p->panel_bytes);
+    do {
+        worker_all_barrier(w);
+        if (w->ig == 0 && p->n_pass == 1) {
+            p->begin_ns = clock_ns(); /* the pass before touched everything */
+        }
+        p->kern->matmul[p->format_id](part, n_row, &x, NULL, NULL, 1, y, n_row);
+        worker_all_barrier(w);
+        if (w->ig == 0) {
+            p->n_pass++;
+            p->ns = p->n_pass > 1 ? clock_ns() - p->begin_ns : 0;
+            p->more = p->n_pass < 3 || p->ns < PROBE_NS;
+        }
+        worker_all_barrier(w);
+    } while (p->more);
+}
+
+static size_t choose_panels(const struct topo *topo, const struct pools *pools, size_t panel_bytes)
+{
+    size_t bytes = MIN_BYTES;
+    for (unsigned in = 0; in < pools_n_node(pools); in++) {
+        bytes = MAX(bytes, LLC_MULTIPLE * topo->node[in].llc_bytes / pools_node_workers(pools, in));
+    }
+    const uint64_t room = topo->host_room_bytes / SMALL_SHARE / pools_n_worker(pools);
+    return MAX(MIN(MIN(bytes, MAX_BYTES), room) / panel_bytes, 1u);
+}
+
+static numoe_status prepare(struct probe *p, const struct pools *pools, unsigned in, unsigned k,
+                            struct node_arena *arena, numoe_error *err)
+{
+    const size_t nw = pools_node_workers(pools, in);
+    FORWARD_IF(node_arena_alloc(arena, nw * p->n_panel * p->panel_bytes, &p->panels[in], err));
+    FORWARD_IF(node_arena_alloc(arena, nw * p->n_panel * PANEL_ROWS * sizeof(float), &p->y[in],
+                                err));
+    FORWARD_IF(act_init(&p->x[in], arena, k, 1, NULL, err));
+    for (unsigned i = 0; i < k; i++) {
+        p->x[in].f[i] = (float)(i % 7) - 3;
+    }
+    if (p->x[in].q != NULL) {
+        act_convert(&p->x[in], p->kern, 0);
+    }
+    return NUMOE_OK;
+}
+
+numoe_status kernel_probe(struct pools *pools, const struct topo *topo, const struct kern *kern,
+                          uint32_t format_id, unsigned k, double *total_bps, numoe_error *err)
+{
+    const unsigned n_node = pools_n_node(pools);
+    struct node_arena *arena[TOPO_MAX_NODE] = {0};
+    struct probe *p;
+    numoe_status status = NUMOE_OK;
+    FORWARD_IF(mem_new(&p, 1, sizeof *p, "kernel probe", err));
+    p->kern = kern;
+    p->format_id = format_id;
+    p->panel_bytes = PANEL_ROWS * format_row_bytes(format_find(format_id), k);
+    p->n_panel = choose_panels(topo, pools, p->panel_bytes);
+    for (unsigned in = 0; status == NUMOE_OK && in < n_node; in++) {
+        status = node_arena_new(topo, in, "kernel probe", &arena[in], err);
+        if (status == NUMOE_OK) {
+            status = prepare(p, pools, in, k, arena[in], err);
+        }
+    }
+    if (status == NUMOE_OK) {
+        pools_run(pools, run, p);
+        const double bytes = (double)(p->n_pass - 1) * (double)pools_n_worker(pools) *
+                             (double)p->n_panel * (double)p->panel_bytes;
+        *total_bps = bytes * 1e9 / (double)MAX(p->ns, 1u);
+    }
+    for (unsigned in = 0; in < n_node; in++) {
+        node_arena_free(arena[in]);
+    }
+    mem_free(p);
+    return status;
+}

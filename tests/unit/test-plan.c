@@ -1,0 +1,153 @@
+/* The cost model on machines and models that are not here: every public topology with every geometry
+ * stays below the bandwidth bound, grows with bandwidth, and places what the file has.
+ */
+#include <criterion/criterion.h>
+
+#include <dirent.h>
+
+#include "model/geometry.h"
+#include "store/placement.h"
+#include "tests/unit/testdata.h"
+
+static const char *const geometry_names[] = {"deepseek-v3", "kimi-k2", "qwen3-235b", "mixtral",
+                                             "powermoe-3b"};
+
+/* Parameters as their publishers count them, in billions; within what a vocabulary makes. */
+Test(plan, geometries_have_the_published_sizes)
+{
+    static const double billions[] = {671, 1026, 235, 46.7, 3.3};
+    for (unsigned i = 0; i < ARRAY_LEN(billions); i++) {
+        struct model *model = NULL;
+        numoe_error err = {0};
+        cr_assert_eq(geometry_open(geometry_names[i], "Q8_0", &model, &err), NUMOE_OK, "%s",
+                     err.text);
+        cr_assert_float_eq((double)model->n_param * 1e-9, billions[i], 0.03 * billions[i],
+                           "%s: %g", geometry_names[i], (double)model->n_param * 1e-9);
+        model_close(model);
+    }
+}
+
+Test(plan, unknown_names)
+{
+    struct model *model = NULL;
+    numoe_error err = {0};
+    cr_assert_eq(geometry_open("deepseek", "Q8_0", &model, &err), NUMOE_E_INPUT, "ambiguous");
+    cr_assert_not_null(strstr(err.text, "deepseek-v3"), "%s", err.text);
+    cr_assert_eq(geometry_open("", "Q8_0", &model, &err), NUMOE_E_INPUT);
+    cr_assert_eq(geometry_open("kimi-k2", "Q9", &model, &err), NUMOE_E_INPUT);
+    cr_assert_not_null(strstr(err.text, "Q4_K_M"), "%s", err.text);
+}
+
+static double decode_rate(const struct shapes *shapes, const struct placement_machine *m,
+                          numoe_placement mode, struct placement_cost *cost)
+{
+    const struct placement_request request = {.mode = mode};
+    struct placement *p = NULL;
+    numoe_error err = {0};
+    cr_assert_eq(placement_make(shapes, m, &request, &p, &err), NUMOE_OK, "%s", err.text);
+    placement_cost(p, shapes, m, NULL, 512, cost);
+    placement_free(p);
+    return 1 / cost->decode_s;
+}
+
+/* One copy: what the nodes have is all there is, and not more than the file has but for rows that fill
+ * panels up, vectors on every node, and parts of cache lines. */
+static void check_memory(const struct shapes *shapes, const struct model *model,
+                         const struct placement_machine *m)
+{
+    const struct placement_request request = {.mode = NUMOE_PLACEMENT_SLICE};
+    struct placement *p = NULL;
+    uint64_t sum = 0;
+    cr_assert_eq(placement_make(shapes, m, &request, &p, NULL), NUMOE_OK);
+    for (unsigned in = 0; in < p->n_node; in++) {
+        sum += p->node_bytes[in];
+    }
+    cr_assert_eq(sum, p->total_bytes);
+    cr_assert_geq((double)sum, (double)model->gguf->tensor_bytes * 0.999);
+    cr_assert_leq((double)sum, (double)model->gguf->tensor_bytes * 1.03, "%s", model->name);
+    placement_free(p);
+}
+
+static void check(const struct model *model, struct placement_machine m, const char *file)
+{
+    static const numoe_placement modes[] = {NUMOE_PLACEMENT_SLICE, NUMOE_PLACEMENT_SHARD,
+                                            NUMOE_PLACEMENT_REPLICATE, NUMOE_PLACEMENT_INTERLEAVE};
+    struct shapes shapes;
+    struct placement_machine faster = m;
+    cr_assert_eq(shapes_new(model, &shapes, NULL), NUMOE_OK);
+    for (unsigned in = 0; in < m.n_node; in++) {
+        faster.node[in].read_bps *= 1.5;
+    }
+    for (unsigned i = 0; i < ARRAY_LEN(modes); i++) {
+        struct placement_cost cost, cost_faster;
+        const double rate = decode_rate(&shapes, &m, modes[i], &cost);
+        const double bound = placement_bound(&shapes, &m);
+        cr_assert_gt(rate, 0);
+        cr_assert_leq(rate, bound * (1 + 1e-9), "%s on %s, %s: %g above %g", model->name, file,
+                      placement_mode_name(modes[i]), rate, bound);
+        cr_assert_gt(decode_rate(&shapes, &faster, modes[i], &cost_faster), rate);
+        cr_assert_leq(cost_faster.prefill_s, cost.prefill_s);
+        cr_assert_geq(cost.link_bytes, 0);
+        cr_assert_eq(cost.link_bytes == 0, m.n_node == 1);
+    }
+    check_memory(&shapes, model, &m);
+    shapes_fini(&shapes);
+}
+
+/* Any room: whether it fits is another question. */
+static struct placement_machine machine_of(const char *topology)
+{
+    struct topo *topo = NULL;
+    struct pools *pools = NULL;
+    struct placement_machine m;
+    numoe_error err = {0};
+    cr_assert_eq(topo_load(topology, &topo, &err), NUMOE_OK, "%s: %s", topology, err.text);
+    cr_assert_eq(pools_new(topo, 0, &pools, &err), NUMOE_OK, "%s", err.text);
+    cr_assert_eq(placement_machine_init(topo, pools, false, &m, &err), NUMOE_OK);
+    pools_free(pools);
+    topo_free(topo);
+    m.limit_bytes = UINT64_MAX;
+    for (unsigned in = 0; in < m.n_node; in++) {
+        m.node[in].room_bytes = UINT64_MAX;
+    }
+    m.kernel_share = PLACEMENT_KERNEL_SHARE;
+    return m;
+}
+
+static void check_all_geometries(const char *topology)
+{
+    const struct placement_machine m = machine_of(topology);
+    for (unsigned i = 0; i < ARRAY_LEN(geometry_names); i++) {
+        struct model *model = NULL;
+        cr_assert_eq(geometry_open(geometry_names[i], "Q4_K_M", &model, NULL), NUMOE_OK);
+        check(model, m, topology);
+        model_close(model);
+    }
+}
+
+Test(plan, one_made_up_machine_with_every_geometry, .timeout = 120)
+{
+    check_all_geometries("pack:2 [numa(memory=64GiB)] core:8 pu:1");
+}
+
+Test(plan, every_public_topology_with_every_geometry, .timeout = 300)
+{
+    char *folder = test_data_path("topologies");
+    if (folder == NULL) {
+        cr_skip_test("no topologies");
+    }
+    DIR *dir = opendir(folder);
+    unsigned n = 0;
+    for (struct dirent *entry; (entry = readdir(dir)) != NULL;) {
+        char path[4096];
+        const char *dot = strrchr(entry->d_name, '.');
+        if (dot != NULL && strcmp(dot, ".xml") == 0) {
+            snprintf(path, sizeof path, "%s/%s", folder, entry->d_name);
+            check_all_geometries(path);
+            n++;
+        }
+    }
+    closedir(dir);
+    cr_assert_gt(n, 0);
+    free(folder);
+}
