@@ -651,11 +651,11 @@ static int work(struct batch_job *job)
  * weights are read. Who has chosen a placement has it. */
 static void prefer_replicas(struct model_options *o)
 {
-    numoe_engine_params params = o->params;
+    numoe_plan_params params = {.engine = o->params};
     FILE *nowhere = fopen("/dev/null", "w");
 
-    params.placement = NUMOE_PLACEMENT_REPLICATE;
-    params.mode = NUMOE_MODE_THROUGHPUT;
+    params.engine.placement = NUMOE_PLACEMENT_REPLICATE;
+    params.engine.mode = NUMOE_MODE_THROUGHPUT;
     if (nowhere && o->params.mode != NUMOE_MODE_LATENCY &&
         o->params.placement == NUMOE_PLACEMENT_AUTO && !o->params.plan &&
         numoe_plan_print(&params, nowhere, true, NULL) == NUMOE_OK) {

@@ -38,46 +38,6 @@ static const struct option options[] = {
 
 /* ------------------------------------------------------------------ options */
 
-static bool parse_list(const char *option, char *text, unsigned min, unsigned max, unsigned *list,
-                       size_t *n)
-{
-    uint64_t value;
-    char *rest = NULL;
-
-    *n = 0;
-    for (char *word = strtok_r(text, ",", &rest); word; word = strtok_r(NULL, ",", &rest)) {
-        if (*n == MAX_LIST) {
-            fail(EXIT_INPUT, "%s: at most %d values are possible", option, MAX_LIST);
-            return false;
-        }
-        if (!parse_uint(option, word, min, max, &value)) {
-            return false;
-        }
-        list[(*n)++] = (unsigned)value;
-    }
-    if (*n == 0) {
-        fail(EXIT_INPUT, "%s: the list is empty", option);
-    }
-    return *n > 0;
-}
-
-static bool parse_placements(char *text, struct bench_options *o)
-{
-    char *rest = NULL;
-
-    o->n_placement = 0;
-    for (char *word = strtok_r(text, ",", &rest); word; word = strtok_r(NULL, ",", &rest)) {
-        if (o->n_placement == MAX_LIST) {
-            fail(EXIT_INPUT, "--placement: at most %d values are possible", MAX_LIST);
-            return false;
-        }
-        if (!parse_placement(word, &o->placement[o->n_placement++])) {
-            return false;
-        }
-    }
-    return o->n_placement > 0 || parse_placement("", o->placement);
-}
-
 static bool parse_format(const char *text, enum format *format)
 {
     static const char *const name[] = {"md", "csv", "json", "jsonl"};
@@ -96,13 +56,13 @@ static int bench_option(struct bench_options *o, int opt, char *value)
 {
     switch (opt) {
     case 'p':
-        return parse_list("-p", value, 0, 1000000, o->prompt, &o->n_prompt) ? 1 : -1;
+        return parse_list("-p", value, 0, 1000000, o->prompt, MAX_LIST, &o->n_prompt) ? 1 : -1;
     case 'n':
-        return parse_list("-n", value, 0, 1000000, o->generate, &o->n_generate) ? 1 : -1;
+        return parse_list("-n", value, 0, 1000000, o->generate, MAX_LIST, &o->n_generate) ? 1 : -1;
     case 't':
-        return parse_list("-t", value, 1, 4096, o->thread, &o->n_thread) ? 1 : -1;
+        return parse_list("-t", value, 1, 4096, o->thread, MAX_LIST, &o->n_thread) ? 1 : -1;
     case 'b':
-        return parse_list("-b", value, 1, 4096, o->batch, &o->n_batch) ? 1 : -1;
+        return parse_list("-b", value, 1, 4096, o->batch, MAX_LIST, &o->n_batch) ? 1 : -1;
     case 'r':
         return parse_uint("-r", value, 1, MAX_REPEAT, &o->repeat) ? 1 : -1;
     case 'o':
@@ -111,7 +71,7 @@ static int bench_option(struct bench_options *o, int opt, char *value)
         o->output = value;
         return 1;
     case OPT_PLACEMENT:
-        return parse_placements(value, o) ? 1 : -1;
+        return parse_placements(value, o->placement, MAX_LIST, &o->n_placement) ? 1 : -1;
     default:
         return model_option(&o->model, opt, value);
     }

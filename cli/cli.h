@@ -28,7 +28,7 @@ struct command {
 extern const struct command command_batch;
 extern const struct command command_run, command_chat, command_eval, command_plan;
 extern const struct command command_inspect, command_topo, command_doctor;
-extern const struct command command_experts, command_bench;
+extern const struct command command_experts, command_bench, command_scale;
 
 /* ------------------------------------------------------------------ errors (main.c) */
 
@@ -55,6 +55,7 @@ enum {
     OPT_ORDERED, OPT_STRICT, OPT_SYNC, OPT_SHARD, OPT_TIME_LEFT, OPT_MAX_SEQS, OPT_KV_MEMORY,
     OPT_PROFILE, OPT_TRACE,
     OPT_OUTPUT_FILE,
+    OPT_SOCKETS, OPT_NODES, OPT_CORES, OPT_ARTIFICIAL,
     OPT_GEOMETRY, OPT_TYPE, OPT_BANDWIDTH, OPT_GPU_MODEL, OPT_NO_PROBE,
 };
 /* clang-format on */
@@ -158,6 +159,10 @@ void sampling_options_init(struct sampling_options *o);
 /* "slice"; false after saying what is possible. And back. */
 bool parse_placement(const char *text, numoe_placement *placement);
 const char *placement_name(numoe_placement placement);
+/* Values separated by commas, at least one and at most cap; text is cut up. False after an error. */
+bool parse_list(const char *option, char *text, unsigned min, unsigned max, unsigned *list,
+                size_t cap, size_t *n);
+bool parse_placements(char *text, numoe_placement *list, size_t cap, size_t *n);
 
 /* Both: 1 if the option was theirs, 0 if not, -1 if its value was wrong (said already). */
 int model_option(struct model_options *o, int opt, const char *value);

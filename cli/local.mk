@@ -23,5 +23,6 @@ numoe_sources += \
 	cli/profile.c \
 	cli/report.c \
 	cli/run.c \
+	cli/scale-report.c cli/scale.c cli/scale.h \
 	cli/text.c \
 	cli/topo.c

@@ -33,7 +33,7 @@ static const struct command command_help = {
 static const struct command *const commands[] = {
     &command_run,     &command_chat,    &command_batch,  &command_eval,
     &command_plan,    &command_topo,    &command_doctor, &command_inspect,
-    &command_experts, &command_bench,   &command_version,
+    &command_experts, &command_bench, &command_scale,   &command_version,
     &command_help,
 };
 #define N_COMMAND (sizeof commands / sizeof commands[0])

@@ -124,6 +124,46 @@ bool parse_placement(const char *text, numoe_placement *placement)
     return false;
 }
 
+bool parse_list(const char *option, char *text, unsigned min, unsigned max, unsigned *list,
+                size_t cap, size_t *n)
+{
+    uint64_t value;
+    char *rest = NULL;
+
+    *n = 0;
+    for (char *word = strtok_r(text, ",", &rest); word; word = strtok_r(NULL, ",", &rest)) {
+        if (*n == cap) {
+            fail(EXIT_INPUT, "%s: at most %zu values are possible", option, cap);
+            return false;
+        }
+        if (!parse_uint(option, word, min, max, &value)) {
+            return false;
+        }
+        list[(*n)++] = (unsigned)value;
+    }
+    if (*n == 0) {
+        fail(EXIT_INPUT, "%s: the list is empty", option);
+    }
+    return *n > 0;
+}
+
+bool parse_placements(char *text, numoe_placement *list, size_t cap, size_t *n)
+{
+    char *rest = NULL;
+
+    *n = 0;
+    for (char *word = strtok_r(text, ",", &rest); word; word = strtok_r(NULL, ",", &rest)) {
+        if (*n == cap) {
+            fail(EXIT_INPUT, "--placement: at most %zu values are possible", cap);
+            return false;
+        }
+        if (!parse_placement(word, &list[(*n)++])) {
+            return false;
+        }
+    }
+    return *n > 0 || parse_placement("", list);
+}
+
 /* "15%", or a size: "20GiB", "500MB", "1000000". */
 static bool scan_size(const char *text, bool *is_percent, double *value)
 {

@@ -17,7 +17,7 @@ script_tests += tests/cli/errors.sh tests/cli/run.sh tests/cli/chat.sh tests/cli
 	tests/cli/interrupt.sh tests/cli/terminal.sh tests/cli/bundled.sh
 script_tests += tests/cli/topo.sh tests/cli/files.sh
 script_tests += tests/cli/batch.sh tests/cli/batch-kill.sh
-script_tests += tests/cli/experts.sh tests/cli/bench.sh
+script_tests += tests/cli/experts.sh tests/cli/bench.sh tests/cli/scale.sh
 EXTRA_DIST += tests/cli/lib.sh tests/cli/batch-lib.sh
 
 EXTRA_DIST += tests/data tests/unit/testdata.h tests/unit/kern-data.h
