@@ -19,18 +19,14 @@
                      .block_elems = 1,                                                             \
                      .block_bytes = (bytes),                                                       \
                      .computable = true,                                                           \
-                     .fast = true,                                                                 \
                      .field = {{0, (bytes), (bytes)}}}
 
 /* Fields are {offset, bytes, unit}. */
-#define FAST true
-#define SLOW false
-#define QUANTS(id, elems, bytes, is_fast, decoder, ...)                                            \
+#define QUANTS(id, elems, bytes, decoder, ...)                                                     \
     [FORMAT_##id] = {.name = #id,                                                                  \
                      .block_elems = (elems),                                                       \
                      .block_bytes = (bytes),                                                       \
                      .computable = true,                                                           \
-                     .fast = (is_fast),                                                            \
                      .decode = format_decode_##decoder,                                            \
                      .field = {__VA_ARGS__}}
 
@@ -39,34 +35,34 @@ static const struct format formats[FORMAT_MAX] = {
     FLOATS(F16, 2),
     FLOATS(BF16, 2),
 
-    QUANTS(Q4_0, 32, 18, FAST, q4_0, {0, 2, 2}, {2, 16, 4}),
-    QUANTS(Q4_1, 32, 20, FAST, q4_1, {0, 2, 2}, {2, 2, 2}, {4, 16, 4}),
-    QUANTS(Q5_0, 32, 22, FAST, q5_0, {0, 2, 2}, {2, 4, 4}, {6, 16, 4}),
-    QUANTS(Q5_1, 32, 24, FAST, q5_1, {0, 2, 2}, {2, 2, 2}, {4, 4, 4}, {8, 16, 4}),
-    QUANTS(Q8_0, 32, 34, FAST, q8_0, {0, 2, 2}, {2, 32, 4}),
-    QUANTS(IQ4_NL, 32, 18, FAST, iq4_nl, {0, 2, 2}, {2, 16, 4}),
-    QUANTS(MXFP4, 32, 17, FAST, mxfp4, {0, 1, 1}, {1, 16, 4}),
+    QUANTS(Q4_0, 32, 18, q4_0, {0, 2, 2}, {2, 16, 4}),
+    QUANTS(Q4_1, 32, 20, q4_1, {0, 2, 2}, {2, 2, 2}, {4, 16, 4}),
+    QUANTS(Q5_0, 32, 22, q5_0, {0, 2, 2}, {2, 4, 4}, {6, 16, 4}),
+    QUANTS(Q5_1, 32, 24, q5_1, {0, 2, 2}, {2, 2, 2}, {4, 4, 4}, {8, 16, 4}),
+    QUANTS(Q8_0, 32, 34, q8_0, {0, 2, 2}, {2, 32, 4}),
+    QUANTS(IQ4_NL, 32, 18, iq4_nl, {0, 2, 2}, {2, 16, 4}),
+    QUANTS(MXFP4, 32, 17, mxfp4, {0, 1, 1}, {1, 16, 4}),
 
     /* d, dmin, scales, high bits, low bits */
-    QUANTS(Q2_K, 256, 84, FAST, q2_k, {80, 2, 2}, {82, 2, 2}, {0, 16, 1}, {16, 64, 4}),
-    QUANTS(Q3_K, 256, 110, FAST, q3_k, {108, 2, 2}, {96, 12, 1}, {0, 32, 4}, {32, 64, 4}),
-    QUANTS(Q4_K, 256, 144, FAST, q4_k, {0, 2, 2}, {2, 2, 2}, {4, 12, 1}, {16, 128, 4}),
-    QUANTS(Q5_K, 256, 176, FAST, q5_k, {0, 2, 2}, {2, 2, 2}, {4, 12, 1}, {16, 32, 4}, {48, 128, 4}),
-    QUANTS(Q6_K, 256, 210, FAST, q6_k, {208, 2, 2}, {192, 16, 1}, {128, 64, 4}, {0, 128, 4}),
-    QUANTS(IQ4_XS, 256, 136, FAST, iq4_xs, {0, 2, 2}, {2, 2, 2}, {4, 4, 1}, {8, 128, 4}),
+    QUANTS(Q2_K, 256, 84, q2_k, {80, 2, 2}, {82, 2, 2}, {0, 16, 1}, {16, 64, 4}),
+    QUANTS(Q3_K, 256, 110, q3_k, {108, 2, 2}, {96, 12, 1}, {0, 32, 4}, {32, 64, 4}),
+    QUANTS(Q4_K, 256, 144, q4_k, {0, 2, 2}, {2, 2, 2}, {4, 12, 1}, {16, 128, 4}),
+    QUANTS(Q5_K, 256, 176, q5_k, {0, 2, 2}, {2, 2, 2}, {4, 12, 1}, {16, 32, 4}, {48, 128, 4}),
+    QUANTS(Q6_K, 256, 210, q6_k, {208, 2, 2}, {192, 16, 1}, {128, 64, 4}, {0, 128, 4}),
+    QUANTS(IQ4_XS, 256, 136, iq4_xs, {0, 2, 2}, {2, 2, 2}, {4, 4, 1}, {8, 128, 4}),
 
     /* d, scales, high bits of the indices, signs, indices */
-    QUANTS(IQ2_XXS, 256, 66, SLOW, iq2_xxs, {0, 2, 2}, {2, 64, 4}),
-    QUANTS(IQ2_XS, 256, 74, SLOW, iq2_xs, {0, 2, 2}, {66, 8, 1}, {2, 64, 4}),
-    QUANTS(IQ2_S, 256, 82, SLOW, iq2_s, {0, 2, 2}, {74, 8, 1}, {66, 8, 1}, {34, 32, 4}, {2, 32, 4}),
-    QUANTS(IQ3_XXS, 256, 98, SLOW, iq3_xxs, {0, 2, 2}, {66, 32, 4}, {2, 64, 4}),
-    QUANTS(IQ3_S, 256, 110, SLOW, iq3_s, {0, 2, 2}, {106, 4, 1}, {66, 8, 1}, {74, 32, 4},
+    QUANTS(IQ2_XXS, 256, 66, iq2_xxs, {0, 2, 2}, {2, 64, 4}),
+    QUANTS(IQ2_XS, 256, 74, iq2_xs, {0, 2, 2}, {66, 8, 1}, {2, 64, 4}),
+    QUANTS(IQ2_S, 256, 82, iq2_s, {0, 2, 2}, {74, 8, 1}, {66, 8, 1}, {34, 32, 4}, {2, 32, 4}),
+    QUANTS(IQ3_XXS, 256, 98, iq3_xxs, {0, 2, 2}, {66, 32, 4}, {2, 64, 4}),
+    QUANTS(IQ3_S, 256, 110, iq3_s, {0, 2, 2}, {106, 4, 1}, {66, 8, 1}, {74, 32, 4},
            {2, 64, 4}),
-    QUANTS(IQ1_S, 256, 50, SLOW, iq1_s, {0, 2, 2}, {34, 16, 2}, {2, 32, 4}),
-    QUANTS(IQ1_M, 256, 56, SLOW, iq1_m, {48, 8, 2}, {32, 16, 2}, {0, 32, 4}),
+    QUANTS(IQ1_S, 256, 50, iq1_s, {0, 2, 2}, {34, 16, 2}, {2, 32, 4}),
+    QUANTS(IQ1_M, 256, 56, iq1_m, {48, 8, 2}, {32, 16, 2}, {0, 32, 4}),
 
-    QUANTS(TQ1_0, 256, 54, SLOW, tq1_0, {52, 2, 2}, {48, 4, 4}, {0, 48, 4}),
-    QUANTS(TQ2_0, 256, 66, SLOW, tq2_0, {64, 2, 2}, {0, 64, 4}),
+    QUANTS(TQ1_0, 256, 54, tq1_0, {52, 2, 2}, {48, 4, 4}, {0, 48, 4}),
+    QUANTS(TQ2_0, 256, 66, tq2_0, {64, 2, 2}, {0, 64, 4}),
 
     /* Q8_1 and Q8_K are forms of activations: no file holds them. NVFP4 means nothing without the
      * scale that comes in a tensor of its own. */

@@ -62,7 +62,6 @@ struct format {
     const char *name; /* "Q4_K" */
     uint16_t block_elems, block_bytes;
     bool computable;              /* dequantization, packing and a matrix kernel exist */
-    bool fast;                    /* more than the reference kernel exists on AVX2 and later */
     struct format_field field[6]; /* in the order they have in a panel */
     void (*decode)(const void *block, struct format_ints *out); /* NULL for F32, F16, BF16 */
 };

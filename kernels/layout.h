@@ -42,6 +42,7 @@ KERN_INLINE size_t layout_bytes(enum format_id f)
     case FORMAT_IQ1_M:
         return 16 * 56;
     case FORMAT_IQ2_XXS:
+    case FORMAT_TQ2_0:
         return 16 * 66;
     case FORMAT_IQ2_XS:
         return 16 * 74;
@@ -51,6 +52,8 @@ KERN_INLINE size_t layout_bytes(enum format_id f)
         return 16 * 98;
     case FORMAT_IQ3_S:
         return 16 * 110;
+    case FORMAT_TQ1_0:
+        return 16 * 54;
     default:
         __builtin_unreachable();
     }
@@ -67,25 +70,40 @@ KERN_INLINE bool layout_is_codebook(enum format_id f)
 KERN_INLINE unsigned layout_n_sub(enum format_id f)
 {
     switch (f) {
-    case FORMAT_Q2_K:
-    case FORMAT_Q3_K:
-    case FORMAT_Q4_K:
-    case FORMAT_Q5_K:
-    case FORMAT_Q6_K:
-    case FORMAT_IQ4_XS:
-        return 8;
+    case FORMAT_Q4_0:
+    case FORMAT_Q4_1:
+    case FORMAT_Q5_0:
+    case FORMAT_Q5_1:
+    case FORMAT_Q8_0:
+    case FORMAT_IQ4_NL:
+    case FORMAT_MXFP4:
+        return 1;
     default:
-        return layout_is_codebook(f) ? 8 : 1;
+        return 8;
     }
+}
+
+/* Whether sub-blocks are alike enough for one piece of code: blocks that are one, and table look-ups,
+ * which are so long that eight of them would not stay decoded in the processor. */
+KERN_INLINE bool layout_is_rolled(enum format_id f)
+{
+    return layout_is_codebook(f) || layout_n_sub(f) == 1;
 }
 
 /* Scales in a sub-block: one for all of it or one for each half. */
 KERN_INLINE unsigned layout_n_scale(enum format_id f)
 {
-    return f == FORMAT_Q6_K || f == FORMAT_Q3_K || f == FORMAT_Q2_K || f == FORMAT_IQ2_XS ||
-                   f == FORMAT_IQ2_S || f == FORMAT_IQ1_M
-               ? 2
-               : 1;
+    switch (f) {
+    case FORMAT_Q2_K:
+    case FORMAT_Q3_K:
+    case FORMAT_Q6_K:
+    case FORMAT_IQ1_M:
+    case FORMAT_IQ2_XS:
+    case FORMAT_IQ2_S:
+        return 2;
+    default:
+        return 1;
+    }
 }
 
 KERN_INLINE bool layout_has_min(enum format_id f)

@@ -159,9 +159,7 @@ static void print_metadata(FILE *out, const struct gguf *g)
 
 static const char *note(const struct format *format)
 {
-    return !format->computable ? "  (no kernel for this type)"
-           : !format->fast     ? "  (slow: only the portable kernel reads this type)"
-                               : "";
+    return format->computable ? "" : "  (no kernel for this type)";
 }
 
 static void print_types(FILE *out, const struct gguf *g)

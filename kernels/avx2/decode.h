@@ -9,15 +9,8 @@
 #ifndef NUMOE_KERNELS_AVX2_DECODE_H
 #define NUMOE_KERNELS_AVX2_DECODE_H
 
-#include <immintrin.h>
-#include <string.h>
-
-#include "kernels/layout.h"
-
-struct sub {
-    __m256i q[8];
-    __m256 scale[2], min[2];
-};
+#include "kernels/avx2/codebook.h"
+#include "kernels/avx2/sub.h"
 
 KERN_INLINE bool decode_is_signed(enum format_id f)
 {
@@ -37,6 +30,20 @@ KERN_INLINE int decode_offset(enum format_id f)
         return 4;
     case FORMAT_Q6_K:
         return 32;
+    case FORMAT_TQ1_0:
+    case FORMAT_TQ2_0:
+        return 1;
+    case FORMAT_IQ1_S:
+    case FORMAT_IQ1_M:
+        return 9;
+    case FORMAT_IQ2_XXS:
+    case FORMAT_IQ2_XS:
+    case FORMAT_IQ2_S:
+        return 43;
+    case FORMAT_IQ3_XXS:
+        return 62;
+    case FORMAT_IQ3_S:
+        return 15;
     default:
         return 0;
     }
@@ -49,6 +56,10 @@ KERN_INLINE unsigned decode_depth(enum format_id f)
     case FORMAT_Q8_0: /* at most 128: 1 * 2 * 128 * 127 < 32768 */
     case FORMAT_IQ4_NL:
     case FORMAT_IQ4_XS:
+    case FORMAT_IQ3_XXS: /* 124 */
+    case FORMAT_IQ2_XXS: /* 86 */
+    case FORMAT_IQ2_XS:
+    case FORMAT_IQ2_S:
         return 1;
     case FORMAT_Q6_K: /* 63 */
         return 2;
@@ -56,52 +67,13 @@ KERN_INLINE unsigned decode_depth(enum format_id f)
     case FORMAT_Q5_1:
     case FORMAT_Q5_K:
     case FORMAT_MXFP4: /* 24 */
+    case FORMAT_IQ3_S: /* 30 */
+    case FORMAT_IQ1_S: /* 18 */
+    case FORMAT_IQ1_M:
         return 4;
     default: /* 15 */
         return 8;
     }
-}
-
-/* Word i of a field of 4-byte units, of the rows of half h. */
-KERN_INLINE __m256i words_at(const uint8_t *field, unsigned i, unsigned h)
-{
-    return _mm256_loadu_si256((const __m256i *)(field + 64 * i + 32 * h));
-}
-
-KERN_INLINE __m256i bytes_at(const uint8_t *field, unsigned i, unsigned h)
-{
-    return _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)(field + 16 * i + 8 * h)));
-}
-
-KERN_INLINE __m256 f16_at(const uint8_t *field, unsigned h)
-{
-    return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(field + 16 * h)));
-}
-
-KERN_INLINE __m256i and_bytes(__m256i v, char mask)
-{
-    return _mm256_and_si256(v, _mm256_set1_epi8(mask));
-}
-
-KERN_INLINE __m256i and_dwords(__m256i v, int mask)
-{
-    return _mm256_and_si256(v, _mm256_set1_epi32(mask));
-}
-
-/* v shifted by n bits to the left (to the right where n < 0) within 16 bits. */
-KERN_INLINE __m256i shift_bits(__m256i v, int n)
-{
-    return n > 0 ? _mm256_slli_epi16(v, n) : n < 0 ? _mm256_srli_epi16(v, -n) : v;
-}
-
-KERN_INLINE __m256i low_or_high_nibbles(__m256i v, bool high)
-{
-    return and_bytes(high ? _mm256_srli_epi16(v, 4) : v, 0x0f);
-}
-
-KERN_INLINE __m256 scaled(__m256 d, __m256i v)
-{
-    return _mm256_mul_ps(d, _mm256_cvtepi32_ps(v));
 }
 
 /* The 6-bit scales and mins of Q4_K and Q5_K. */
@@ -198,6 +170,46 @@ KERN_INLINE void sub_q3_k(const uint8_t *b, unsigned h, unsigned j, struct sub *
         __m256i v = _mm256_sub_epi32(_mm256_or_si256(low, high), _mm256_set1_epi32(32));
         s->scale[i] = scaled(f16_at(b, h), v);
     }
+}
+
+KERN_INLINE void sub_tq2_0(const uint8_t *b, unsigned h, unsigned j, struct sub *s)
+{
+    const uint8_t *p = b + 16 * (2 + 32 * (j / 4));
+#pragma GCC unroll 8
+    for (unsigned i = 0; i < 8; i++) {
+        s->q[i] = and_bytes(shift_bits(words_at(p, i, h), -2 * (int)(j % 4)), 3);
+    }
+    s->scale[0] = f16_at(b, h);
+}
+
+/* Digit n, base 3, of each byte: what v * 3^n modulo 256 says in thirds of 256. */
+KERN_INLINE __m256i ternary_digit(__m256i v, unsigned n)
+{
+#pragma GCC unroll 4
+    for (unsigned i = 0; i < n; i++) {
+        v = _mm256_add_epi8(v, _mm256_add_epi8(v, v));
+    }
+    __m256i one = _mm256_max_epu8(v, _mm256_set1_epi8(86));
+    __m256i two = _mm256_max_epu8(v, _mm256_set1_epi8((char)171));
+    v = _mm256_add_epi8(_mm256_cmpeq_epi8(one, v), _mm256_cmpeq_epi8(two, v));
+    return _mm256_sub_epi8(_mm256_setzero_si256(), v);
+}
+
+/* Five digits a byte, in runs of 32 and 16 bytes, and four of each of the last 4 bytes. */
+KERN_INLINE void sub_tq1_0(const uint8_t *b, unsigned h, unsigned j, struct sub *s)
+{
+    const uint8_t *last = b + 16 * 2, *p = b + 16 * 6;
+#pragma GCC unroll 8
+    for (unsigned i = 0; i < 8; i++) {
+        if (j < 5) {
+            s->q[i] = ternary_digit(words_at(p, i, h), j);
+        } else if (j < 7 || i < 4) {
+            s->q[i] = ternary_digit(words_at(p, 8 + i % 4, h), 2 * (j - 5) + i / 4);
+        } else {
+            s->q[i] = ternary_digit(words_at(last, 0, h), i - 4);
+        }
+    }
+    s->scale[0] = f16_at(b, h);
 }
 
 /* 16 bytes of a row: elements 0..15 are the low nibbles, 16..31 the high ones. */
@@ -323,6 +335,33 @@ KERN_INLINE void decode_sub(enum format_id f, const uint8_t *b, unsigned h, unsi
         break;
     case FORMAT_IQ4_XS:
         sub_iq4_xs(b, h, j, s);
+        break;
+    case FORMAT_IQ1_S:
+        sub_iq1_s(b, h, j, s);
+        break;
+    case FORMAT_IQ1_M:
+        sub_iq1_m(b, h, j, s);
+        break;
+    case FORMAT_IQ2_XXS:
+        sub_iq2_xxs(b, h, j, s);
+        break;
+    case FORMAT_IQ2_XS:
+        sub_iq2_xs(b, h, j, s);
+        break;
+    case FORMAT_IQ2_S:
+        sub_iq2_s(b, h, j, s);
+        break;
+    case FORMAT_IQ3_XXS:
+        sub_iq3_xxs(b, h, j, s);
+        break;
+    case FORMAT_IQ3_S:
+        sub_iq3_s(b, h, j, s);
+        break;
+    case FORMAT_TQ1_0:
+        sub_tq1_0(b, h, j, s);
+        break;
+    case FORMAT_TQ2_0:
+        sub_tq2_0(b, h, j, s);
         break;
     default:
         sub_single(f, b, h, s);

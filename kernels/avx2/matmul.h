@@ -19,6 +19,7 @@
 #define SPAN  8u  /* sub-blocks */
 #define TILE  4u  /* tokens whose sums live in registers */
 #define CHUNK 64u /* tokens that share one decoding of a span */
+#define GROUP 4u  /* panels that share one copy of the tokens' span */
 
 /* Prefetch distances in bytes. Arithmetic that takes nearly as long as the memory needs the lines
  * in L2 long before they come to L1; for Q8_0, which it does not hold up, one prefetch is better
@@ -108,86 +109,109 @@ KERN_INLINE __m256i products(enum format_id f, __m256i q, __m256i x)
     return _mm256_maddubs_epi16(q, x);
 }
 
-/* dot[t] += the products of q[i0..i1) with the activations of token t at x[t] + at. As many 16-bit
- * sums as fit are added before they are widened. */
-KERN_INLINE void add_dots(enum format_id f, const __m256i *q, const int8_t *const *x, size_t at,
-                          unsigned i0, unsigned i1, unsigned nt, __m256i *dot)
+/* Takes a sum's order from the compiler, which would make trees that need more registers than there
+ * are. */
+#define KEEP(v) __asm__("" : "+x"(v))
+
+/* The sums of nh halves of a panel times nt tokens stand in one array, those of a half together. */
+#define SUMS (2 * TILE)
+
+/* dot[h, t] += the products of q[i0..i1) of half h with the activations of token t at x[t] + at. As
+ * many 16-bit sums as fit are added before they are widened. */
+KERN_INLINE void add_dots(enum format_id f, const struct sub *w, unsigned nh,
+                          const int8_t *const *x, size_t at, unsigned i0, unsigned i1, unsigned nt,
+                          __m256i *dot)
 {
     const unsigned depth = decode_depth(f) < i1 - i0 ? decode_depth(f) : i1 - i0;
-    __m256i v[TILE];
+    __m256i v[SUMS];
 #pragma GCC unroll 8
     for (unsigned i = i0; i < i1; i++) {
-        unsigned filled = (i - i0) % depth;
+        const unsigned filled = (i - i0) % depth;
 #pragma GCC unroll 4
         for (unsigned t = 0; t < nt; t++) {
-            __m256i p = products(f, q[i], word_of(x[t] + at + 4 * i));
-            v[t] = filled == 0 ? p : _mm256_add_epi16(v[t], p);
-            if (filled == depth - 1) {
-                dot[t] = _mm256_add_epi32(dot[t], _mm256_madd_epi16(v[t], _mm256_set1_epi16(1)));
+            const __m256i word = word_of(x[t] + at + 4 * i);
+#pragma GCC unroll 2
+            for (unsigned s = t; s < nh * nt; s += nt) {
+                __m256i p = products(f, w[s / nt].q[i], word);
+                v[s] = filled == 0 ? p : _mm256_add_epi16(v[s], p);
+                KEEP(v[s]);
+                if (filled == depth - 1) {
+                    p = _mm256_madd_epi16(v[s], _mm256_set1_epi16(1));
+                    dot[s] = _mm256_add_epi32(dot[s], p);
+                    KEEP(dot[s]);
+                }
             }
         }
     }
 }
 
-/* The offset's share in sum i (of a sub-block or half) of each token. */
-KERN_INLINE void begin_dots(enum format_id f, const struct fix *fix, unsigned i, unsigned nt,
-                            __m256i *dot)
+/* The offset's share in sum i (of a sub-block or half of one) of each token. */
+KERN_INLINE void begin_dots(enum format_id f, const struct fix *fix, unsigned i, unsigned nh,
+                            unsigned nt, __m256i *dot)
 {
-#pragma GCC unroll 4
-    for (unsigned t = 0; t < nt; t++) {
-        dot[t] = decode_offset(f) ? _mm256_set1_epi32(fix[t].offset[i]) : _mm256_setzero_si256();
+#pragma GCC unroll 8
+    for (unsigned s = 0; s < nh * nt; s++) {
+        dot[s] = decode_offset(f) ? _mm256_set1_epi32(fix[s % nt].offset[i])
+                                  : _mm256_setzero_si256();
     }
 }
 
-KERN_INLINE void sub_times_whole(enum format_id f, const struct sub *w, const int8_t *const *x,
-                                 const struct fix *fix, unsigned j, unsigned nt, __m256 *acc)
+KERN_INLINE void sub_times_whole(enum format_id f, const struct sub *w, unsigned nh,
+                                 const int8_t *const *x, const struct fix *fix, unsigned j,
+                                 unsigned nt, __m256 *acc)
 {
-    __m256i dot[TILE];
-    begin_dots(f, fix, j, nt, dot);
-    add_dots(f, w->q, x, 32 * j, 0, 8, nt, dot);
-#pragma GCC unroll 4
-    for (unsigned t = 0; t < nt; t++) {
-        __m256 scale = _mm256_mul_ps(w->scale[0], _mm256_set1_ps(fix[t].d[j]));
-        acc[t] = _mm256_fmadd_ps(scale, _mm256_cvtepi32_ps(dot[t]), acc[t]);
+    __m256i dot[SUMS];
+    begin_dots(f, fix, j, nh, nt, dot);
+    add_dots(f, w, nh, x, 32 * j, 0, 8, nt, dot);
+#pragma GCC unroll 8
+    for (unsigned s = 0; s < nh * nt; s++) {
+        const struct sub *ws = &w[s / nt];
+        const struct fix *at = &fix[s % nt];
+        __m256 scale = _mm256_mul_ps(ws->scale[0], _mm256_set1_ps(at->d[j]));
+        acc[s] = _mm256_fmadd_ps(scale, _mm256_cvtepi32_ps(dot[s]), acc[s]);
         if (layout_has_min(f)) {
-            acc[t] = _mm256_fmadd_ps(w->min[0], _mm256_set1_ps(fix[t].min[j]), acc[t]);
+            acc[s] = _mm256_fmadd_ps(ws->min[0], _mm256_set1_ps(at->min[j]), acc[s]);
         }
     }
 }
 
-KERN_INLINE void sub_times_halves(enum format_id f, const struct sub *w, const int8_t *const *x,
-                                  const struct fix *fix, unsigned j, unsigned nt, __m256 *acc)
+KERN_INLINE void sub_times_halves(enum format_id f, const struct sub *w, unsigned nh,
+                                  const int8_t *const *x, const struct fix *fix, unsigned j,
+                                  unsigned nt, __m256 *acc)
 {
-    __m256i dot[TILE];
-    __m256 v[TILE];
-    begin_dots(f, fix, 2 * j, nt, dot);
-    add_dots(f, w->q, x, 32 * j, 0, 4, nt, dot);
-#pragma GCC unroll 4
-    for (unsigned t = 0; t < nt; t++) {
-        v[t] = _mm256_mul_ps(_mm256_cvtepi32_ps(dot[t]), w->scale[0]);
+    __m256i dot[SUMS];
+    __m256 v[SUMS];
+    begin_dots(f, fix, 2 * j, nh, nt, dot);
+    add_dots(f, w, nh, x, 32 * j, 0, 4, nt, dot);
+#pragma GCC unroll 8
+    for (unsigned s = 0; s < nh * nt; s++) {
+        v[s] = _mm256_mul_ps(_mm256_cvtepi32_ps(dot[s]), w[s / nt].scale[0]);
     }
-    begin_dots(f, fix, 2 * j + 1, nt, dot);
-    add_dots(f, w->q, x, 32 * j, 4, 8, nt, dot);
-#pragma GCC unroll 4
-    for (unsigned t = 0; t < nt; t++) {
-        v[t] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(dot[t]), w->scale[1], v[t]);
-        acc[t] = _mm256_fmadd_ps(v[t], _mm256_set1_ps(fix[t].d[j]), acc[t]);
+    begin_dots(f, fix, 2 * j + 1, nh, nt, dot);
+    add_dots(f, w, nh, x, 32 * j, 4, 8, nt, dot);
+#pragma GCC unroll 8
+    for (unsigned s = 0; s < nh * nt; s++) {
+        const struct sub *ws = &w[s / nt];
+        const struct fix *at = &fix[s % nt];
+        v[s] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(dot[s]), ws->scale[1], v[s]);
+        acc[s] = _mm256_fmadd_ps(v[s], _mm256_set1_ps(at->d[j]), acc[s]);
         if (layout_has_min(f)) {
-            acc[t] = _mm256_fmadd_ps(w->min[0], _mm256_set1_ps(fix[t].min[2 * j]), acc[t]);
-            acc[t] = _mm256_fmadd_ps(w->min[1], _mm256_set1_ps(fix[t].min[2 * j + 1]), acc[t]);
+            acc[s] = _mm256_fmadd_ps(ws->min[0], _mm256_set1_ps(at->min[2 * j]), acc[s]);
+            acc[s] = _mm256_fmadd_ps(ws->min[1], _mm256_set1_ps(at->min[2 * j + 1]), acc[s]);
         }
     }
 }
 
-/* acc[t] += sub-block w times sub-block j of a span of each of nt tokens; x[t] is where the span of
- * a token begins. */
-KERN_INLINE void sub_times(enum format_id f, const struct sub *w, const int8_t *const *x,
-                           const struct fix *fix, unsigned j, unsigned nt, __m256 *acc)
+/* acc[h, t] += sub-block w[h] times sub-block j of a span of each of nt tokens; x[t] is where the
+ * span of a token begins. */
+KERN_INLINE void sub_times(enum format_id f, const struct sub *w, unsigned nh,
+                           const int8_t *const *x, const struct fix *fix, unsigned j, unsigned nt,
+                           __m256 *acc)
 {
     if (layout_n_scale(f) == 1) {
-        sub_times_whole(f, w, x, fix, j, nt, acc);
+        sub_times_whole(f, w, nh, x, fix, j, nt, acc);
     } else {
-        sub_times_halves(f, w, x, fix, j, nt, acc);
+        sub_times_halves(f, w, nh, x, fix, j, nt, acc);
     }
 }
 
@@ -213,12 +237,12 @@ KERN_INLINE void span_few(enum format_id f, const uint8_t *b, unsigned h, const 
                           const struct fix *fix, unsigned nt, unsigned n, __m256 *acc)
 {
     struct sub w;
-    if (layout_n_sub(f) == 1) {
+    if (layout_is_rolled(f)) {
 #pragma GCC unroll 1
         for (unsigned j = 0; j < n; j++) {
             prefetch_sub(f, b, h, j);
             decode_sub(f, layout_block(f, b, j), h, j, &w);
-            sub_times(f, &w, x, fix, j, nt, acc);
+            sub_times(f, &w, 1, x, fix, j, nt, acc);
         }
         return;
     }
@@ -226,7 +250,7 @@ KERN_INLINE void span_few(enum format_id f, const uint8_t *b, unsigned h, const 
     for (unsigned j = 0; j < SPAN; j++) {
         prefetch_sub(f, b, h, j);
         decode_sub(f, b, h, j, &w);
-        sub_times(f, &w, x, fix, j, nt, acc);
+        sub_times(f, &w, 1, x, fix, j, nt, acc);
     }
 }
 
@@ -293,95 +317,132 @@ KERN_INLINE void matmul_few(enum format_id f, const uint8_t *b, unsigned n_row,
 
 /* ------------------------------------------------------------------ more tokens */
 
-/* A span of a panel, decoded. */
-struct span {
-    struct sub sub[2][SPAN];
+/* What a chunk of tokens is multiplied from: a span of one panel, decoded, and the same span of all
+ * tokens side by side, since rows of K bytes would fall on each other in L1. */
+struct chunk {
+    int8_t x[CHUNK][SPAN * 32];
+    struct fix fix[CHUNK];
+    struct sub sub[SPAN][2];
 };
 
-KERN_INLINE void span_decode(enum format_id f, const uint8_t *b, unsigned h, unsigned n,
-                             struct sub *out)
+KERN_INLINE void chunk_decode(enum format_id f, const uint8_t *b, unsigned h, unsigned n,
+                              struct chunk *c)
 {
-    if (layout_n_sub(f) == 1) {
+    if (layout_is_rolled(f)) {
 #pragma GCC unroll 1
         for (unsigned j = 0; j < n; j++) {
             prefetch_sub(f, b, h, j);
-            decode_sub(f, layout_block(f, b, j), h, j, &out[j]);
+            decode_sub(f, layout_block(f, b, j), h, j, &c->sub[j][h]);
         }
         return;
     }
 #pragma GCC unroll 8
     for (unsigned j = 0; j < SPAN; j++) {
         prefetch_sub(f, b, h, j);
-        decode_sub(f, b, h, j, &out[j]);
+        decode_sub(f, b, h, j, &c->sub[j][h]);
     }
 }
 
-/* acc += the n sub-blocks of a span, those from i0 of K on, times nt tokens. */
-KERN_INLINE void tile_times(enum format_id f, const struct span *span, const struct lane *lane,
-                            unsigned nt, unsigned i0, unsigned n, __m256 (*acc)[2])
+/* n sub-blocks of nt tokens, those from i0 of K on. */
+KERN_INLINE void chunk_load(enum format_id f, const struct lane *lane, unsigned nt, unsigned i0,
+                            unsigned n, struct chunk *c)
+{
+    for (unsigned t = 0; t < nt; t++) {
+        fix_make(f, &lane[t], i0, n, &c->fix[t]);
+        const int8_t *q = lane[t].q + 32 * (size_t)i0;
+        for (unsigned j = 0; j < n; j++) {
+            __m256i v = _mm256_loadu_si256((const __m256i *)(q + 32 * (size_t)j));
+            _mm256_storeu_si256((__m256i *)(c->x[t] + 32 * (size_t)j), v);
+        }
+    }
+}
+
+/* acc[h, t] += n sub-blocks of nt tokens from token t0 of the chunk on. Both halves share each word
+ * of the activations. */
+KERN_INLINE void tile_times(enum format_id f, const struct chunk *c, unsigned t0, unsigned nt,
+                            unsigned n, __m256 *acc)
 {
     const int8_t *x[TILE];
-    struct fix fix[TILE];
 #pragma GCC unroll 4
     for (unsigned t = 0; t < nt; t++) {
-        fix_make(f, &lane[t], i0, n, &fix[t]);
-        x[t] = lane[t].q + 32 * (size_t)i0;
+        x[t] = c->x[t0 + t];
     }
 #pragma GCC unroll 1
-    for (unsigned h = 0; h < 2; h++) {
-        __m256 sum[TILE];
-#pragma GCC unroll 4
-        for (unsigned t = 0; t < nt; t++) {
-            sum[t] = acc[t][h];
-        }
-#pragma GCC unroll 1
-        for (unsigned j = 0; j < n; j++) {
-            sub_times(f, &span->sub[h][j], x, fix, j, nt, sum);
-        }
-#pragma GCC unroll 4
-        for (unsigned t = 0; t < nt; t++) {
-            acc[t][h] = sum[t];
-        }
+    for (unsigned j = 0; j < n; j++) {
+        sub_times(f, c->sub[j], 2, x, c->fix + t0, j, nt, acc);
     }
 }
 
-KERN_INLINE void tiles_times(enum format_id f, const struct span *span, const struct lane *lane,
-                             unsigned nt, unsigned i0, unsigned n, __m256 (*acc)[2])
+KERN_INLINE void chunk_times(enum format_id f, const struct chunk *c, unsigned nt, unsigned n,
+                             __m256 *acc)
 {
-    for (; nt >= TILE; nt -= TILE, lane += TILE, acc += TILE) {
-        tile_times(f, span, lane, TILE, i0, n, acc);
+    unsigned t = 0;
+    for (; t + TILE <= nt; t += TILE) {
+        tile_times(f, c, t, TILE, n, acc + 2 * (size_t)t);
     }
-    for (; nt > 0; nt--, lane++, acc++) {
-        tile_times(f, span, lane, 1, i0, n, acc);
+    for (; t < nt; t++) {
+        tile_times(f, c, t, 1, n, acc + 2 * (size_t)t);
     }
 }
 
-/* Tokens t0.. t0 + nt, at most CHUNK of them. */
+/* The two halves' sums of token t of nt, as chunk_times() leaves them. */
+KERN_INLINE void chunk_store(const __m256 *acc, unsigned t, unsigned nt, float *y, unsigned n)
+{
+    const unsigned tile = t / TILE * TILE;
+    if (tile + TILE <= nt) {
+        const __m256 *sum = acc + 2 * (size_t)tile + (t - tile);
+        store_rows(y, n, sum[0], sum[TILE]);
+    } else {
+        store_rows(y, n, acc[2 * (size_t)t], acc[2 * (size_t)t + 1]);
+    }
+}
+
+/* n_panel (at most GROUP) panels at b, rows row.. of a matrix of n_row, times the nt (at most CHUNK)
+ * tokens of lane. */
+KERN_INLINE void group_times(enum format_id f, const uint8_t *b, unsigned n_panel, unsigned n_sub,
+                             const struct lane *lane, unsigned nt, struct chunk *c,
+                             __m256 (*acc)[2 * CHUNK])
+{
+    const size_t panel_bytes = n_sub * layout_sub_bytes(f);
+    for (unsigned ip = 0; ip < n_panel; ip++) {
+        for (unsigned s = 0; s < 2 * nt; s++) {
+            acc[ip][s] = _mm256_setzero_ps();
+        }
+    }
+    for (unsigned i = 0, n; i < n_sub; i += n, b += n * layout_sub_bytes(f)) {
+        n = layout_n_sub(f) == 1 && n_sub - i < SPAN ? 1 : SPAN;
+        chunk_load(f, lane, nt, i, n, c);
+        for (unsigned ip = 0; ip < n_panel; ip++) {
+            chunk_decode(f, b + ip * panel_bytes, 0, n, c);
+            chunk_decode(f, b + ip * panel_bytes, 1, n, c);
+            chunk_times(f, c, nt, n, acc[ip]);
+        }
+    }
+}
+
+/* Tokens t0.. t0 + n, at most CHUNK of them. Three that are left over are filled up to a tile. */
 KERN_INLINE void matmul_chunk(enum format_id f, const uint8_t *b, unsigned n_row,
                               const struct kern_act *x, const uint32_t *xi, const uint32_t *yi,
-                              unsigned t0, unsigned nt, float *y, size_t ldy)
+                              unsigned t0, unsigned n, float *y, size_t ldy)
 {
-    const unsigned n_sub = x->k / 32;
+    const unsigned nt = n % TILE == TILE - 1 ? n + 1 : n;
+    const size_t panel_bytes = x->k / 32 * layout_sub_bytes(f);
     struct lane lane[CHUNK];
-    struct span span;
-    __m256 acc[CHUNK][2];
+    struct chunk c;
+    __m256 acc[GROUP][2 * CHUNK];
     for (unsigned t = 0; t < nt; t++) {
-        lane[t] = lane_at(x, xi, t0 + t);
+        lane[t] = lane_at(x, xi, t0 + (t < n ? t : n - 1));
     }
-    for (unsigned row = 0; row < n_row; row += PANEL_ROWS) {
-        for (unsigned t = 0; t < nt; t++) {
-            acc[t][0] = acc[t][1] = _mm256_setzero_ps();
+    for (unsigned row = 0; row < n_row; row += GROUP * PANEL_ROWS) {
+        const unsigned left = (n_row - row + PANEL_ROWS - 1) / PANEL_ROWS;
+        const unsigned n_panel = left < GROUP ? left : GROUP;
+        group_times(f, b, n_panel, x->k / 32, lane, nt, &c, acc);
+        for (unsigned i = 0; i < n_panel * n; i++) {
+            const unsigned r = row + i / n * PANEL_ROWS, t = i % n;
+            const size_t iy = yi ? yi[t0 + t] : t0 + t;
+            chunk_store(acc[i / n], t, nt, y + iy * ldy + r, n_row - r);
         }
-        for (unsigned i = 0, n; i < n_sub; i += n, b += n * layout_sub_bytes(f)) {
-            n = layout_n_sub(f) == 1 && n_sub - i < SPAN ? 1 : SPAN;
-            span_decode(f, b, 0, n, span.sub[0]);
-            span_decode(f, b, 1, n, span.sub[1]);
-            tiles_times(f, &span, lane, nt, i, n, acc);
-        }
-        for (unsigned t = 0; t < nt; t++) {
-            size_t iy = yi ? yi[t0 + t] : t0 + t;
-            store_rows(y + iy * ldy + row, n_row - row, acc[t][0], acc[t][1]);
-        }
+        b += n_panel * panel_bytes;
     }
 }
 

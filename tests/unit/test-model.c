@@ -837,22 +837,6 @@ Test(model, report_on_what_is_not_supported)
     free(text);
 }
 
-Test(model, report_tells_slow_types)
-{
-    const struct format *slow = format_find(FORMAT_TQ1_0);
-    cr_assert(slow->computable && !slow->fast);
-    gb_init(&b, 3);
-    gb_tensor(&b, "a", FORMAT_TQ1_0, 256, 1, 1);
-    gb_tensor(&b, "b", FORMAT_Q4_K, 256, 1, 1);
-    gb_finish(&b);
-    cr_assert(gb_write(&b, path_of("slow.gguf")));
-    gb_free(&b);
-    char *text = inspect(path_of("slow.gguf"), false);
-    expect_in(text, "TQ1_0         1 tensors  54 bytes  (slow: only the portable kernel");
-    expect_in(text, "Q4_K          1 tensors  144 bytes\n");
-    free(text);
-}
-
 /* What a terminal would obey must not come out. */
 Test(model, report_escapes_what_files_say)
 {
