@@ -83,8 +83,8 @@ KERN_INLINE unsigned layout_n_sub(enum format_id f)
     }
 }
 
-/* Whether sub-blocks are alike enough for one piece of code: blocks that are one, and table look-ups,
- * which are so long that eight of them would not stay decoded in the processor. */
+/* Whether sub-blocks are alike enough for one piece of code: blocks that are one, and table
+ * look-ups, which are so long that eight of them would not stay decoded in the processor. */
 KERN_INLINE bool layout_is_rolled(enum format_id f)
 {
     return layout_is_codebook(f) || layout_n_sub(f) == 1;

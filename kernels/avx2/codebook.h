@@ -22,8 +22,8 @@ KERN_INLINE unsigned index_of(struct indices x, unsigned r)
 KERN_INLINE __m128i two_entries(const uint64_t *grid, struct indices x, unsigned r)
 {
     __m128i v = _mm_loadl_epi64((const __m128i *)(grid + index_of(x, r)));
-    return _mm_castps_si128(_mm_loadh_pi(
-        _mm_castsi128_ps(v), (const __m64 *)(const void *)(grid + index_of(x, r + 1))));
+    return _mm_castps_si128(_mm_loadh_pi(_mm_castsi128_ps(v),
+                                         (const __m64 *)(const void *)(grid + index_of(x, r + 1))));
 }
 
 /* Elements 0..3 and 4..7 of an entry for each of 8 rows. */
@@ -77,8 +77,8 @@ KERN_INLINE void apply_signs(__m256i bits, int offset, __m256i q[2])
 /* An eighth bit for each byte of seven, which makes their number even. */
 KERN_INLINE __m256i even_signs(__m256i bits7)
 {
-    const __m256i odd = _mm256_broadcastsi128_si256(_mm_setr_epi8(
-        0, -128, -128, 0, -128, 0, 0, -128, -128, 0, 0, -128, 0, -128, -128, 0));
+    const __m256i odd = _mm256_broadcastsi128_si256(
+        _mm_setr_epi8(0, -128, -128, 0, -128, 0, 0, -128, -128, 0, 0, -128, 0, -128, -128, 0));
     __m256i v = _mm256_xor_si256(bits7, _mm256_srli_epi16(bits7, 4));
     return _mm256_or_si256(bits7, _mm256_shuffle_epi8(odd, and_bytes(v, 15)));
 }

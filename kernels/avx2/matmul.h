@@ -151,8 +151,8 @@ KERN_INLINE void begin_dots(enum format_id f, const struct fix *fix, unsigned i,
 {
 #pragma GCC unroll 8
     for (unsigned s = 0; s < nh * nt; s++) {
-        dot[s] = decode_offset(f) ? _mm256_set1_epi32(fix[s % nt].offset[i])
-                                  : _mm256_setzero_si256();
+        dot[s] =
+            decode_offset(f) ? _mm256_set1_epi32(fix[s % nt].offset[i]) : _mm256_setzero_si256();
     }
 }
 
@@ -397,8 +397,8 @@ KERN_INLINE void chunk_store(const __m256 *acc, unsigned t, unsigned nt, float *
     }
 }
 
-/* n_panel (at most GROUP) panels at b, rows row.. of a matrix of n_row, times the nt (at most CHUNK)
- * tokens of lane. */
+/* n_panel (at most GROUP) panels at b, rows row.. of a matrix of n_row, times the nt (at most
+ * CHUNK) tokens of lane. */
 KERN_INLINE void group_times(enum format_id f, const uint8_t *b, unsigned n_panel, unsigned n_sub,
                              const struct lane *lane, unsigned nt, struct chunk *c,
                              __m256 (*acc)[2 * CHUNK])
