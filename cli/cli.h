@@ -97,8 +97,8 @@ struct model_options {
     "  -c, --ctx N           context in tokens (default: the model's own)\n"                       \
     "  -t, --threads N       workers (default: one per allowed core)\n"                            \
     "      --topology SPEC   plan for another machine: an hwloc XML file or synthetic string\n"    \
-    "      --kv f16|f32      type of the KV cache (default: f32 where the attention's\n"           \
-    "                        weights are F32, F16 or BF16, else f16)\n"                            \
+    "      --kv TYPE         of the KV cache: f32, f16 or q8_0 (default: f32 where the\n"           \
+    "                        attention's weights are F32, F16 or BF16, else f16)\n"               \
     "      --chunk N         most tokens evaluated together (default: 512)\n"                      \
     "      --placement MODE  of weights on nodes: slice, shard, replicate, interleave, or auto\n"  \
     "                        (the default; 'numoe plan' says what it comes to)\n"                  \
@@ -251,6 +251,8 @@ double now_seconds(void);
 
 /* Opens the engine with a progress bar; an exit status. */
 int open_engine(const struct model_options *o, numoe_engine **engine);
+/* "f16", as --kv takes it. */
+const char *kv_type_name(numoe_kv_type type);
 void report_engine(const numoe_engine *engine);
 /* What nodes read since `since` (their number in numoe_engine_info), for n_token decoded tokens, and
  * where the pages of their weights are. */

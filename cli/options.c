@@ -93,15 +93,15 @@ void model_options_init(struct model_options *o)
 
 static bool parse_kv(const char *text, numoe_kv_type *type)
 {
-    if (strcmp(text, "f16") == 0) {
-        *type = NUMOE_KV_F16;
-    } else if (strcmp(text, "f32") == 0) {
-        *type = NUMOE_KV_F32;
-    } else {
-        fail(EXIT_INPUT, "--kv: '%s' is neither f16 nor f32", text);
-        return false;
+    static const numoe_kv_type types[] = {NUMOE_KV_F32, NUMOE_KV_F16, NUMOE_KV_Q8_0};
+    for (unsigned i = 0; i < sizeof types / sizeof types[0]; i++) {
+        if (strcmp(text, kv_type_name(types[i])) == 0) {
+            *type = types[i];
+            return true;
+        }
     }
-    return true;
+    fail(EXIT_INPUT, "--kv: '%s' is none of f32, f16, q8_0", text);
+    return false;
 }
 
 static const char *const placement_names[] = {"auto", "slice", "shard", "replicate", "interleave"};

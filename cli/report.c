@@ -118,6 +118,12 @@ static void print_scaled(FILE *to, double value, const char *unit)
     fprintf(to, i ? "%.1f %s%s" : "%.0f %s%s", value, prefix[i], unit);
 }
 
+const char *kv_type_name(numoe_kv_type type)
+{
+    static const char *const name[] = {"auto", "f32", "f16", "q8_0"};
+    return name[type];
+}
+
 void report_engine(const numoe_engine *engine)
 {
     const numoe_engine_info *info = numoe_engine_get_info(engine);
@@ -138,7 +144,7 @@ void report_engine(const numoe_engine *engine)
     }
     fprintf(stderr, "\nplacement  %s\n", info->placement);
     fprintf(stderr, "compute    %s kernels, KV cache %s, ", info->isa,
-            info->kv_type == NUMOE_KV_F16 ? "f16" : "f32");
+            kv_type_name(info->kv_type));
     print_scaled(stderr, (double)info->active_bytes, "B");
     fputs(" of weights a token\n", stderr);
 }

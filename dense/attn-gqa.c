@@ -64,16 +64,13 @@ static void finish_queries(struct dense *d, struct worker *w, unsigned il)
 }
 
 /* One position's rows [n_head_kv, n] into a cache array whose heads are KV_CHUNK rows apart. */
-static void store_rows(const struct dense *d, bool f16, const float *rows, unsigned n, unsigned at,
-                       void *array)
+static void store_rows(const struct dense *d, enum kv_type type, const float *rows, unsigned n,
+                       unsigned at, uint8_t *array)
 {
+    const size_t row_bytes = kv_row_bytes(type, n);
     for (unsigned h = 0; h < d->model->hp.n_head_kv; h++) {
-        const size_t to = ((size_t)h * KV_CHUNK + at) * n;
-        if (f16) {
-            d->kern->f32_to_f16(rows + (size_t)h * n, n, (uint16_t *)array + to);
-        } else {
-            memcpy((float *)array + to, rows + (size_t)h * n, n * sizeof(float));
-        }
+        kv_store_row(d->kern, type, rows + (size_t)h * n, n,
+                     array + ((size_t)h * KV_CHUNK + at) * row_bytes);
     }
 }
 
@@ -97,8 +94,8 @@ static void append_rows(struct dense *d, struct worker *w, unsigned il)
         if (weight_present(v_bias)) {
             d->kern->add(v, v_bias->vec[w->in], n_v);
         }
-        store_rows(d, token->kv->f16, k, hp->n_qk, at, kv_keys(token->kv, il, chunk, 0));
-        store_rows(d, token->kv->f16, v, hp->n_v, at, kv_values(token->kv, il, chunk, 0));
+        store_rows(d, token->kv->type, k, hp->n_qk, at, kv_keys(token->kv, il, chunk, 0));
+        store_rows(d, token->kv->type, v, hp->n_v, at, kv_values(token->kv, il, chunk, 0));
     }
 }
 

@@ -44,13 +44,8 @@ static void append_rows(struct dense *d, struct worker *w, unsigned il)
         d->kern->rmsnorm(kv_a, norm, hp->kv_lora_rank, hp->norm_eps, row);
         rope_apply(&d->rope, node->angles + (size_t)t * d->rope.n_rot, kv_a + hp->kv_lora_rank,
                    row + hp->kv_lora_rank);
-        if (token->kv->f16) {
-            uint16_t *to = kv_keys(token->kv, il, chunk, 0);
-            d->kern->f32_to_f16(row, n_key, to + (size_t)at * n_key);
-        } else {
-            float *to = kv_keys(token->kv, il, chunk, 0);
-            memcpy(to + (size_t)at * n_key, row, n_key * sizeof(float));
-        }
+        uint8_t *to = kv_keys(token->kv, il, chunk, 0);
+        kv_store_row(d->kern, token->kv->type, row, n_key, to + at * token->kv->shape.key_bytes);
     }
 }
 

@@ -98,12 +98,59 @@ unsigned attn_part_item(const struct attn_part *p, uint32_t item, uint32_t *with
     return p->rest_chunk + item / p->per_chunk;
 }
 
+/* Scores [n_head, KV_CHUNK] of n_head queries against the rows of a cache. Rows of Q8_0 are made
+ * floats a few at a time, for all heads. */
+static void score_keys(const struct dense *d, const struct dense_worker *worker,
+                       const struct kv_cache *kv, const float *q, unsigned n_head,
+                       const uint8_t *keys, unsigned n_pos)
+{
+    const struct kern *kern = d->kern;
+    const unsigned n_key = kv->shape.n_key;
+    if (kv->type != KV_Q8_0) {
+        kern->attn_qk(q, n_key, n_head, keys, kv->type == KV_F16, n_key, n_pos, n_key,
+                      worker->score, KV_CHUNK);
+        return;
+    }
+    for (unsigned p = 0; p < n_pos; p += ATTN_ROWS) {
+        const unsigned n = MIN(ATTN_ROWS, n_pos - p);
+        for (unsigned i = 0; i < n; i++) {
+            kern->q8_0_to_f32(keys + (p + i) * kv->shape.key_bytes, n_key,
+                              worker->rows + (size_t)i * n_key);
+        }
+        kern->attn_qk(q, n_key, n_head, worker->rows, false, n_key, n, n_key, worker->score + p,
+                      KV_CHUNK);
+    }
+}
+
+/* out[h * ldo + :] [n_value] = the rows of a cache weighted with the scores. */
+static void sum_values(const struct dense *d, const struct dense_worker *worker,
+                       const struct kv_cache *kv, unsigned n_head, const uint8_t *values,
+                       unsigned n_pos, unsigned n_value, float *out, size_t ldo)
+{
+    const struct kern *kern = d->kern;
+    if (kv->type != KV_Q8_0) {
+        const bool f16 = kv->type == KV_F16;
+        kern->attn_sv(worker->score, KV_CHUNK, n_head, values, f16,
+                      kv->shape.value_bytes / (f16 ? 2 : 4), n_pos, n_value, out, ldo);
+        return;
+    }
+    for (unsigned i = 0; i < n_value; i += ATTN_COLUMNS) {
+        const unsigned n = MIN(ATTN_COLUMNS, n_value - i);
+        const uint8_t *from = values + i / 32 * KV_Q8_BLOCK;
+        for (unsigned p = 0; p < n_pos; p++) {
+            kern->q8_0_to_f32(from + p * kv->shape.value_bytes, n,
+                              worker->rows + (size_t)p * ATTN_COLUMNS);
+        }
+        kern->attn_sv(worker->score, KV_CHUNK, n_head, worker->rows, false, ATTN_COLUMNS, n_pos, n,
+                      out + i, ldo);
+    }
+}
+
 /* Heads [h0, h1), all of one KV head, of token t over one chunk. */
 static void attend(const struct dense *d, const struct worker *w, unsigned il,
                    const struct attn_tile *tile, unsigned t, unsigned h0, unsigned h1,
                    unsigned chunk, const float *q)
 {
-    const struct kern *kern = d->kern;
     const struct kv_cache *kv = d->token[t].kv;
     const struct kv_shape *shape = &kv->shape;
     uint32_t lo, hi;
@@ -115,22 +162,21 @@ static void attend(const struct dense *d, const struct worker *w, unsigned il,
     }
     const unsigned n_pos = hi - lo, n_head = h1 - h0;
     const unsigned kv_head = h0 / (d->model->hp.n_head / shape->n_head);
-    const size_t skip = (size_t)(lo - chunk * KV_CHUNK) * shape->elem_bytes;
-    const size_t value_stride = kv_value_stride(kv);
+    const size_t skip = lo - chunk * KV_CHUNK;
     const unsigned n_value = shape->n_value > 0 ? shape->n_value : d->model->hp.kv_lora_rank;
-    const uint8_t *keys = (uint8_t *)kv_keys(kv, il, chunk, kv_head) + skip * shape->n_key;
-    const uint8_t *values = (uint8_t *)kv_values(kv, il, chunk, kv_head) + skip * value_stride;
-    float *score = d->node[w->in].worker[w->iw].score;
+    const uint8_t *keys = (uint8_t *)kv_keys(kv, il, chunk, kv_head) + skip * shape->key_bytes;
+    const uint8_t *values =
+        (uint8_t *)kv_values(kv, il, chunk, kv_head) + skip * shape->value_bytes;
+    const struct dense_worker *worker = &d->node[w->in].worker[w->iw];
     float *out = partial_at(d, tile, t, h0, chunk);
     const size_t ldo = d->n_chunk * d->partial_stride;
 
-    kern->attn_qk(q, shape->n_key, n_head, keys, kv->f16, shape->n_key, n_pos, shape->n_key, score,
-                  KV_CHUNK);
+    score_keys(d, worker, kv, q, n_head, keys, n_pos);
     for (unsigned i = 0; i < n_head; i++) {
         float *max_sum = out + i * ldo + n_value;
-        kern->attn_exp(score + i * KV_CHUNK, n_pos, &max_sum[0], &max_sum[1]);
+        d->kern->attn_exp(worker->score + i * KV_CHUNK, n_pos, &max_sum[0], &max_sum[1]);
     }
-    kern->attn_sv(score, KV_CHUNK, n_head, values, kv->f16, value_stride, n_pos, n_value, out, ldo);
+    sum_values(d, worker, kv, n_head, values, n_pos, n_value, out, ldo);
 }
 
 void attn_partials(struct dense *d, struct worker *w, unsigned il, const struct attn_tile *tile,

@@ -11,11 +11,14 @@
 #define NUMOE_DENSE_KV_CHUNK_H
 
 #include "dense/kv.h"
+#include "kernels/kern.h"
+
+#define KV_Q8_BLOCK 34u /* bytes of 32 elements */
 
 struct kv_shape {
     unsigned n_head, n_key, n_value; /* n_value 0: values are the beginnings of keys */
-    unsigned elem_bytes;
-    size_t value_offset; /* from a layer's keys to its values */
+    size_t key_bytes, value_bytes;   /* from a position to the next */
+    size_t value_offset;             /* from a layer's keys to its values */
     size_t layer_bytes, chunk_bytes;
 };
 
@@ -39,32 +42,37 @@ struct kv_cache {
     struct pools *pools;
     int home;      /* a node, or KV_SPREAD */
     bool is_mixed; /* shared chunks may be elsewhere */
-    bool f16;
+    enum kv_type type;
     unsigned n_ctx, n_chunk; /* n_chunk: allocated so far */
     unsigned n_ready;        /* positions up to here are written, or may be */
     struct kv_shape shape;
     struct kv_chunk *chunk; /* [ceil(n_ctx / KV_CHUNK)] */
 };
 
-/* Rows of KV_CHUNK positions: [KV_CHUNK, n_key] of one head. */
+/* Of a row of n elements. */
+static inline size_t kv_row_bytes(enum kv_type type, unsigned n)
+{
+    return type == KV_Q8_0 ? (n + 31) / 32 * KV_Q8_BLOCK : (size_t)n * (type == KV_F16 ? 2 : 4);
+}
+
+/* Rows of KV_CHUNK positions, key_bytes apart, of one head. */
 static inline void *kv_keys(const struct kv_cache *kv, unsigned il, unsigned chunk, unsigned head)
 {
     const struct kv_shape *s = &kv->shape;
-    const size_t head_bytes = (size_t)KV_CHUNK * s->n_key * s->elem_bytes;
+    const size_t head_bytes = KV_CHUNK * s->key_bytes;
     return kv->chunk[chunk].data + il * s->layer_bytes + head * head_bytes;
 }
 
-/* [KV_CHUNK, kv_value_stride()] of one head. */
+/* The same, value_bytes apart. */
 static inline void *kv_values(const struct kv_cache *kv, unsigned il, unsigned chunk, unsigned head)
 {
     const struct kv_shape *s = &kv->shape;
-    const size_t head_bytes = (size_t)KV_CHUNK * s->n_value * s->elem_bytes;
+    const size_t head_bytes = KV_CHUNK * s->value_bytes;
     return kv->chunk[chunk].data + il * s->layer_bytes + s->value_offset + head * head_bytes;
 }
 
-static inline size_t kv_value_stride(const struct kv_cache *kv)
-{
-    return kv->shape.n_value > 0 ? kv->shape.n_value : kv->shape.n_key;
-}
+/* x [n] as a row of the cache. */
+void kv_store_row(const struct kern *kern, enum kv_type type, const float *x, unsigned n,
+                  void *row);
 
 #endif

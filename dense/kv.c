@@ -9,27 +9,30 @@
 #include "base/mem.h"
 #include "dense/kv-chunk.h"
 
-static struct kv_shape shape_of(const struct model *model, bool f16)
+static struct kv_shape shape_of(const struct model *model, enum kv_type type)
 {
     const struct model_hparams *hp = &model->hp;
-    struct kv_shape s = {.elem_bytes = f16 ? 2 : 4};
+    struct kv_shape s = {.n_head = 1};
+    size_t row;
     if (hp->attn == ATTN_MLA) {
-        s.n_head = 1;
         s.n_key = hp->kv_lora_rank + hp->n_rope;
+        s.key_bytes = s.value_bytes = row = kv_row_bytes(type, s.n_key);
     } else {
         s.n_head = hp->n_head_kv;
         s.n_key = hp->n_qk;
         s.n_value = hp->n_v;
-        s.value_offset = (size_t)s.n_head * KV_CHUNK * s.n_key * s.elem_bytes;
+        s.key_bytes = kv_row_bytes(type, s.n_key);
+        s.value_bytes = kv_row_bytes(type, s.n_value);
+        s.value_offset = s.n_head * KV_CHUNK * s.key_bytes;
+        row = s.n_head * (s.key_bytes + s.value_bytes);
     }
-    const size_t row = (size_t)s.n_head * (s.n_key + s.n_value) * s.elem_bytes;
     s.layer_bytes = round_up(KV_CHUNK * row, CACHE_LINE_BYTES);
     s.chunk_bytes = s.layer_bytes * hp->n_layer;
     return s;
 }
 
 numoe_status kv_new(const struct model *model, const struct topo *topo, struct pools *pools,
-                    bool f16, unsigned n_ctx, struct kv_cache **out, numoe_error *err)
+                    enum kv_type type, unsigned n_ctx, struct kv_cache **out, numoe_error *err)
 {
     struct kv_cache *kv = NULL;
     if (n_ctx > kv_max_context(model)) {
@@ -47,9 +50,9 @@ numoe_status kv_new(const struct model *model, const struct topo *topo, struct p
     kv->topo = topo;
     kv->pools = pools;
     kv->home = KV_SPREAD;
-    kv->f16 = f16;
+    kv->type = type;
     kv->n_ctx = n_ctx;
-    kv->shape = shape_of(model, f16);
+    kv->shape = shape_of(model, type);
     *out = kv;
     return NUMOE_OK;
 }
@@ -309,7 +312,35 @@ unsigned kv_max_context(const struct model *model)
     return MAX(model->hp.n_ctx_train, 1u << 20);
 }
 
-uint64_t kv_token_bytes(const struct model *model, bool f16)
+uint64_t kv_token_bytes(const struct model *model, enum kv_type type)
 {
-    return shape_of(model, f16).chunk_bytes / KV_CHUNK;
+    return shape_of(model, type).chunk_bytes / KV_CHUNK;
+}
+
+static void store_blocks(const struct kern *kern, const float *x, unsigned n, uint8_t *to)
+{
+    for (unsigned i = 0; i < n; i += 32, to += KV_Q8_BLOCK) {
+        float part[32] = {0}, d;
+        int16_t sums[2];
+        uint16_t scale;
+        memcpy(part, x + i, MIN(32u, n - i) * sizeof(float));
+        kern->quantize(part, 32, (int8_t *)to + 2, &d, sums);
+        kern->f32_to_f16(&d, 1, &scale);
+        memcpy(to, &scale, 2);
+    }
+}
+
+void kv_store_row(const struct kern *kern, enum kv_type type, const float *x, unsigned n, void *row)
+{
+    switch (type) {
+    case KV_F32:
+        memcpy(row, x, n * sizeof(float));
+        break;
+    case KV_F16:
+        kern->f32_to_f16(x, n, row);
+        break;
+    case KV_Q8_0:
+        store_blocks(kern, x, n, row);
+        break;
+    }
 }

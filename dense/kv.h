@@ -18,11 +18,15 @@
 #define KV_CHUNK  256u
 #define KV_SPREAD (-1) /* not one node's: chunks lie on the nodes in turn */
 
+/* KV_Q8_0: each row in blocks of 32 elements, an f16 scale and 32 bytes, as GGUF's Q8_0; the last
+ * block of a row is filled up with zeros. */
+enum kv_type { KV_F32, KV_F16, KV_Q8_0 };
+
 struct kv_cache;
 
 /* Spread over the nodes of the pools, which must outlive it. */
 numoe_status kv_new(const struct model *model, const struct topo *topo, struct pools *pools,
-                    bool f16, unsigned n_ctx, struct kv_cache **out, numoe_error *err);
+                    enum kv_type type, unsigned n_ctx, struct kv_cache **out, numoe_error *err);
 void kv_free(struct kv_cache *kv);
 /* Makes room for positions [0, n). NUMOE_E_MEMORY keeps what was there. Not from workers. */
 numoe_status kv_reserve(struct kv_cache *kv, unsigned n, numoe_error *err);
@@ -49,7 +53,7 @@ int kv_home(const struct kv_cache *kv);
 /* Memory that it has, or with room for n positions would have; of a chunk that several share, an
  * equal part. */
 double kv_bytes(const struct kv_cache *kv, unsigned n);
-uint64_t kv_token_bytes(const struct model *model, bool f16);
+uint64_t kv_token_bytes(const struct model *model, enum kv_type type);
 /* Longest context that kv_new() accepts, which attention's buffers are made for: the model's own,
  * or a million positions if that is more. */
 unsigned kv_max_context(const struct model *model);

@@ -10,12 +10,15 @@
 
 #define ATTN_HEAD_BLOCK     16u /* most heads that one worker scores together */
 #define ATTN_HEAD_BLOCK_MIN 4u  /* fewer would convert the same keys again for each */
+#define ATTN_ROWS           32u /* rows of a Q8_0 cache that are floats at a time, for scores */
+#define ATTN_COLUMNS        64u /* columns, for sums; a multiple of 32 */
 #define MLA_HEAD_TOKENS     32u /* tokens that one head's matrix is multiplied with at a time */
 
 /* On lines of its own: the reader is written all the time. */
 struct dense_worker {
     _Alignas(CACHE_LINE_BYTES) struct weight_reader reader;
     float *score;      /* [ATTN_HEAD_BLOCK, KV_CHUNK] */
+    float *rows;       /* [ATTN_ROWS, n_key] or [KV_CHUNK, ATTN_COLUMNS] of a Q8_0 cache */
     float *row;        /* longest row of a KV cache, all heads */
     float *glu;        /* 2 * WEIGHT_GLU_SCRATCH */
     void *embd;        /* a row of the embedding as in the file */

@@ -109,6 +109,8 @@ struct kern {
 
     void (*f32_to_f16)(const float *x, size_t n, uint16_t *y); /* round to nearest even */
     void (*f16_to_f32)(const uint16_t *x, size_t n, float *y);
+    /* n elements of ceil(n / 32) blocks of Q8_0: exact products. */
+    void (*q8_0_to_f32)(const void *blocks, size_t n, float *y);
 };
 
 /* For tests and benches: the table of one instruction set, NULL if not known or executable here. */

@@ -46,7 +46,7 @@ static numoe_status check_params(const numoe_engine_params *params, numoe_error 
         return status_fail(err, NUMOE_E_INPUT, "a bandwidth of %g bytes/s is not possible",
                            params->node_bps);
     }
-    if (params->kv_type < NUMOE_KV_AUTO || params->kv_type > NUMOE_KV_F16) {
+    if (params->kv_type < NUMOE_KV_AUTO || params->kv_type > NUMOE_KV_Q8_0) {
         return status_fail(err, NUMOE_E_INPUT, "type %d of the KV cache is not known",
                            (int)params->kv_type);
     }
@@ -85,17 +85,31 @@ static bool is_float(uint32_t format_id)
 
 /* A cache in f16 costs 1e-3 of the logits: that is lost in the error of quantized weights, but not
  * in that of floats. */
-bool engine_kv_is_f16(numoe_kv_type type, const struct model *model)
+static numoe_kv_type choose_kv_type(numoe_kv_type type, const struct model *model)
 {
     if (type != NUMOE_KV_AUTO) {
-        return type == NUMOE_KV_F16;
+        return type;
     }
     for (unsigned il = 0; il < model->hp.n_layer; il++) {
         if (!is_float(model->layer[il].src[SLOT_O].format_id)) {
-            return true;
+            return NUMOE_KV_F16;
         }
     }
-    return false;
+    return NUMOE_KV_F32;
+}
+
+static const struct {
+    enum kv_type type;
+    const char *name;
+} kv_types[] = {
+    [NUMOE_KV_F32] = {KV_F32, "f32"},
+    [NUMOE_KV_F16] = {KV_F16, "f16"},
+    [NUMOE_KV_Q8_0] = {KV_Q8_0, "q8_0"},
+};
+
+enum kv_type engine_kv_type(numoe_kv_type type, const struct model *model)
+{
+    return kv_types[choose_kv_type(type, model)].type;
 }
 
 /* ------------------------------------------------------------------ what is known */
@@ -113,7 +127,7 @@ static const char *dominant_type(const struct gguf *g)
     return format_find(best)->name;
 }
 
-static void fill_info(numoe_engine *e, double load_seconds)
+static void fill_info(numoe_engine *e, numoe_kv_type kv_type, double load_seconds)
 {
     const struct model *m = e->model;
 
@@ -137,9 +151,9 @@ static void fill_info(numoe_engine *e, double load_seconds)
         .weight_bytes = e->store->bytes,
         .mapped_bytes = e->store->mapped_bytes,
         .active_bytes = m->active.dense + m->active.shared + m->active.routed,
-        .kv_token_bytes = kv_token_bytes(m, e->kv_f16),
+        .kv_token_bytes = kv_token_bytes(m, e->kv_type),
         .load_seconds = load_seconds,
-        .kv_type = e->kv_f16 ? NUMOE_KV_F16 : NUMOE_KV_F32,
+        .kv_type = kv_type,
     };
 }
 
@@ -262,7 +276,7 @@ static void log_opened(const numoe_engine *e)
     log_debug("loaded in %.2f s: %.1f MB of weights, %u workers on %u node%s, chunks of %u tokens",
               e->info.load_seconds, (double)e->info.weight_bytes * 1e-6, e->info.n_worker,
               e->info.n_node, e->info.n_node == 1 ? "" : "s", e->chunk_tokens);
-    log_debug("KV cache: %s, %llu bytes a token", e->kv_f16 ? "f16" : "f32",
+    log_debug("KV cache: %s, %llu bytes a token", kv_types[e->info.kv_type].name,
               (unsigned long long)e->info.kv_token_bytes);
 }
 
@@ -279,7 +293,8 @@ static numoe_status engine_load(numoe_engine *e, const numoe_engine_params *para
     log_debug("machine: %s", e->topo->description);
     FORWARD_IF(open_model(e, params->model_path, params->min_ctx, err));
     FORWARD_IF(chat_open(e->model->gguf, e->tok, params->chat_template, &e->chat, err));
-    e->kv_f16 = engine_kv_is_f16(params->kv_type, e->model);
+    const numoe_kv_type kv_type = choose_kv_type(params->kv_type, e->model);
+    e->kv_type = kv_types[kv_type].type;
     e->chunk_tokens = params->chunk_tokens ? params->chunk_tokens : CHUNK_TOKENS_DEFAULT;
     FORWARD_IF(mem_new(&e->token, e->chunk_tokens, sizeof *e->token, "batch", err));
     FORWARD_IF(mem_new(&e->span, e->chunk_tokens, sizeof *e->span, "batch", err));
@@ -287,7 +302,7 @@ static numoe_status engine_load(numoe_engine *e, const numoe_engine_params *para
     FORWARD_IF(
         step_new(e->model, e->store, e->pools, e->topo, e->kern, e->chunk_tokens, &e->step, err));
     watch_begin(&e->watch, e->store, e->topo);
-    fill_info(e, clock_seconds() - start);
+    fill_info(e, kv_type, clock_seconds() - start);
     log_opened(e);
     e->mode_now = NUMOE_MODE_LATENCY;
     return numoe_engine_set_mode(e, params->mode, err);

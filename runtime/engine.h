@@ -30,7 +30,7 @@ struct numoe_engine {
     struct watch watch;
 
     unsigned chunk_tokens;
-    bool kv_f16;
+    enum kv_type kv_type;
     numoe_engine_info info;
     struct strbuf placement; /* what info.placement points to */
     double bandwidth_bps;
@@ -70,8 +70,8 @@ struct numoe_session {
 
 #define CHUNK_TOKENS_DEFAULT 512u
 
-/* Whether a KV cache of the type is in f16: AUTO looks at the model's weights. */
-bool engine_kv_is_f16(numoe_kv_type type, const struct model *model);
+/* How a KV cache of the type is kept: AUTO looks at the model's weights. */
+enum kv_type engine_kv_type(numoe_kv_type type, const struct model *model);
 
 /* True once for each numoe_session_cancel() that was not answered yet. */
 static inline bool session_take_cancel(numoe_session *s)

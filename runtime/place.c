@@ -115,8 +115,7 @@ static uint64_t context_bytes(const struct model *model, const numoe_engine_para
         params->min_ctx ? params->min_ctx : MIN(model->hp.n_ctx_train, CONTEXT_DEFAULT);
     const unsigned n_chunk = (n_ctx + KV_CHUNK - 1) / KV_CHUNK;
     const unsigned here = n_chunk > in ? (n_chunk - in - 1) / n_node + 1 : 0;
-    const bool f16 = engine_kv_is_f16(params->kv_type, model);
-    return here * KV_CHUNK * kv_token_bytes(model, f16);
+    return here * KV_CHUNK * kv_token_bytes(model, engine_kv_type(params->kv_type, model));
 }
 
 /* What loading needs is given back before the rest is used. */

@@ -88,6 +88,7 @@ typedef enum numoe_kv_type {
     NUMOE_KV_AUTO = 0, /* f32 for files whose attention weights are F32, F16 or BF16, else f16 */
     NUMOE_KV_F32,
     NUMOE_KV_F16,
+    NUMOE_KV_Q8_0, /* 8 bits and an f16 scale for every 32: a little more than half of f16 */
 } numoe_kv_type;
 
 /* How weights are placed on the nodes of a machine; results are the same to the bit. */

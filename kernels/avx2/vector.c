@@ -156,6 +156,20 @@ static void f16_to_f32(const uint16_t *x, size_t n, float *y)
     }
 }
 
+static void q8_0_to_f32(const void *blocks, size_t n, float *y)
+{
+    const uint8_t *block = blocks;
+    for (size_t i = 0; i < n; i += 32, block += 34) {
+        uint16_t half;
+        memcpy(&half, block, 2);
+        const __m256 d = _mm256_cvtph_ps(_mm_set1_epi16((short)half));
+        for (size_t j = 0; j < 32 && i + j < n; j += 8) {
+            __m256i v = _mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)(block + 2 + j)));
+            store_part(y + i + j, n - i - j, _mm256_mul_ps(d, _mm256_cvtepi32_ps(v)));
+        }
+    }
+}
+
 void avx2_fill_vector(struct kern *kern)
 {
     kern->quantize = quantize;
@@ -168,4 +182,5 @@ void avx2_fill_vector(struct kern *kern)
     kern->sigmoid = sigmoid;
     kern->f32_to_f16 = f32_to_f16;
     kern->f16_to_f32 = f16_to_f32;
+    kern->q8_0_to_f32 = q8_0_to_f32;
 }

@@ -133,6 +133,16 @@ static void f16_to_f32(const uint16_t *x, size_t n, float *y)
     }
 }
 
+static void q8_0_to_f32(const void *blocks, size_t n, float *y)
+{
+    const uint8_t *block = blocks;
+    for (size_t i = 0; i < n; i++) {
+        const uint8_t *at = block + i / 32 * 34;
+        float d = format_f16_to_f32((uint16_t)(at[0] | at[1] << 8));
+        y[i] = d * (float)(int8_t)at[2 + i % 32];
+    }
+}
+
 void kern_ref_fill(struct kern *kern)
 {
     kern->quantize = quantize;
@@ -145,6 +155,7 @@ void kern_ref_fill(struct kern *kern)
     kern->sigmoid = sigmoid;
     kern->f32_to_f16 = f32_to_f16;
     kern->f16_to_f32 = f16_to_f32;
+    kern->q8_0_to_f32 = q8_0_to_f32;
     ref_fill_matmul(kern);
     ref_fill_attn(kern);
 }

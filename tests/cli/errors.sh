@@ -72,7 +72,7 @@ expect 2 "--top-p: '1.1' is not a number from 0 to 1" "$numoe" run -p x --top-p 
 expect 2 "--min-p: '2' is not a number from 0 to 1" "$numoe" run -p x --min-p 2
 expect 2 "--repeat-penalty: '0' is not a number from 0.01 to 100" "$numoe" run -p x \
     --repeat-penalty 0
-expect 2 "--kv: 'q8' is neither" "$numoe" run -p x --kv q8
+expect 2 "--kv: 'q8' is none of" "$numoe" run -p x --kv q8
 expect 2 "--window: '7' is not" "$numoe" eval --perplexity "$src/LICENSE" --window 7
 
 # ---- files

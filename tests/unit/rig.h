@@ -106,11 +106,11 @@ static inline void rig_close(struct rig *r)
     topo_free(r->topo);
 }
 
-static inline struct kv_cache *rig_cache(const struct rig *r, bool f16, unsigned n_ctx)
+static inline struct kv_cache *rig_cache(const struct rig *r, enum kv_type type, unsigned n_ctx)
 {
     numoe_error err = {0};
     struct kv_cache *kv = NULL;
-    cr_assert_eq(kv_new(r->model, r->topo, r->pools, f16, n_ctx, &kv, &err), NUMOE_OK, "%s",
+    cr_assert_eq(kv_new(r->model, r->topo, r->pools, type, n_ctx, &kv, &err), NUMOE_OK, "%s",
                  err.text);
     cr_assert_eq(kv_reserve(kv, n_ctx, &err), NUMOE_OK, "%s", err.text);
     return kv;

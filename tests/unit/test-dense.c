@@ -147,9 +147,9 @@ Test(kv, grows_and_shrinks_by_chunks)
     struct pools *pools = make_pools(topo);
     struct kv_cache *kv = NULL;
     numoe_error err = {0};
-    cr_assert_eq(kv_new(model, topo, pools, false, (1u << 20) + 1, &kv, &err), NUMOE_E_INPUT_CONTEXT);
+    cr_assert_eq(kv_new(model, topo, pools, KV_F32, (1u << 20) + 1, &kv, &err), NUMOE_E_INPUT_CONTEXT);
     cr_assert_null(kv);
-    cr_assert_eq(kv_new(model, topo, pools, false, 1000, &kv, &err), NUMOE_OK);
+    cr_assert_eq(kv_new(model, topo, pools, KV_F32, 1000, &kv, &err), NUMOE_OK);
     cr_assert_eq(kv->n_chunk, 0);
     cr_assert_eq(kv_reserve(kv, 1, &err), NUMOE_OK);
     cr_assert_eq(kv->n_chunk, 1);
@@ -176,8 +176,9 @@ Test(kv, grows_and_shrinks_by_chunks)
 Test(kv, bytes_of_a_latent_cache)
 {
     struct model *model = open_model("tests/data/fixtures/deepseek3-a/deepseek3-a-f32.gguf");
-    cr_assert_eq(kv_token_bytes(model, false), 3 * 40 * 4);
-    cr_assert_eq(kv_token_bytes(model, true), 3 * 40 * 2);
+    cr_assert_eq(kv_token_bytes(model, KV_F32), 3 * 40 * 4);
+    cr_assert_eq(kv_token_bytes(model, KV_F16), 3 * 40 * 2);
+    cr_assert_eq(kv_token_bytes(model, KV_Q8_0), 3 * 2 * 34, "the second block is filled up");
     model_close(model);
 }
 
@@ -189,15 +190,21 @@ Test(kv, heads_do_not_overlap)
     struct pools *pools = make_pools(topo);
     struct kv_cache *kv = NULL;
     const size_t rows = KV_CHUNK * 8;
-    cr_assert_eq(kv_token_bytes(model, true), 3 * 2 * (8 + 8) * 2);
-    cr_assert_eq(kv_new(model, topo, pools, true, 2 * KV_CHUNK, &kv, NULL), NUMOE_OK);
+    cr_assert_eq(kv_token_bytes(model, KV_F16), 3 * 2 * (8 + 8) * 2);
+    cr_assert_eq(kv_new(model, topo, pools, KV_F16, 2 * KV_CHUNK, &kv, NULL), NUMOE_OK);
     cr_assert_eq(kv_reserve(kv, 2 * KV_CHUNK, NULL), NUMOE_OK);
     uint16_t *base = kv_keys(kv, 1, 1, 0);
     cr_assert_eq((uint16_t *)kv_keys(kv, 1, 1, 1), base + rows);
     cr_assert_eq((uint16_t *)kv_values(kv, 1, 1, 0), base + 2 * rows);
     cr_assert_eq((uint16_t *)kv_values(kv, 1, 1, 1), base + 3 * rows);
     cr_assert_eq((uint16_t *)kv_keys(kv, 2, 1, 0), base + 4 * rows);
-    cr_assert_eq(kv_value_stride(kv), 8);
+    kv_free(kv);
+    cr_assert_eq(kv_token_bytes(model, KV_Q8_0), 3 * 2 * (34 + 34));
+    cr_assert_eq(kv_new(model, topo, pools, KV_Q8_0, KV_CHUNK, &kv, NULL), NUMOE_OK);
+    cr_assert_eq(kv_reserve(kv, KV_CHUNK, NULL), NUMOE_OK);
+    uint8_t *blocks = kv_keys(kv, 1, 0, 0);
+    cr_assert_eq((uint8_t *)kv_values(kv, 1, 0, 1), blocks + 3 * KV_CHUNK * 34);
+    cr_assert_eq((uint8_t *)kv_keys(kv, 2, 0, 0), blocks + 4 * KV_CHUNK * 34);
     kv_free(kv);
     pools_free(pools);
     topo_free(topo);
@@ -220,7 +227,7 @@ Test(kv, moves_with_what_is_in_it)
     struct topo *topo = three_nodes();
     struct pools *pools = make_pools(topo);
     struct kv_cache *kv = NULL;
-    cr_assert_eq(kv_new(model, topo, pools, true, 5 * KV_CHUNK, &kv, NULL), NUMOE_OK);
+    cr_assert_eq(kv_new(model, topo, pools, KV_F16, 5 * KV_CHUNK, &kv, NULL), NUMOE_OK);
     cr_assert_eq(kv_home(kv), KV_SPREAD);
     cr_assert_eq(kv_reserve(kv, 4 * KV_CHUNK, NULL), NUMOE_OK);
     check_nodes(kv, 4, (unsigned[]){0, 1, 2, 0});
@@ -261,7 +268,7 @@ Test(kv, stays_where_there_is_no_room)
     struct pools *pools = make_pools(topo);
     struct kv_cache *kv = NULL;
     numoe_error err = {0};
-    cr_assert_eq(kv_new(model, topo, pools, true, 9 * KV_CHUNK, &kv, NULL), NUMOE_OK);
+    cr_assert_eq(kv_new(model, topo, pools, KV_F16, 9 * KV_CHUNK, &kv, NULL), NUMOE_OK);
     cr_assert_eq(kv_reserve(kv, 9 * KV_CHUNK, NULL), NUMOE_OK);
     topo->node[1].available_bytes = 8 * kv->shape.chunk_bytes;
     kv->chunk[8].data[0] = 42;
@@ -287,7 +294,7 @@ Test(kv, shared_chunks_have_one_copy_a_node)
     struct pools *pools = make_pools(topo);
     struct kv_cache *kv[4] = {NULL};
     for (unsigned i = 0; i < 4; i++) {
-        cr_assert_eq(kv_new(model, topo, pools, true, 2 * KV_CHUNK, &kv[i], NULL), NUMOE_OK);
+        cr_assert_eq(kv_new(model, topo, pools, KV_F16, 2 * KV_CHUNK, &kv[i], NULL), NUMOE_OK);
     }
     cr_assert_eq(kv_move(kv[0], 0, NULL), NUMOE_OK);
     cr_assert_eq(kv_reserve(kv[0], KV_CHUNK + 10, NULL), NUMOE_OK);
@@ -322,6 +329,33 @@ Test(kv, shared_chunks_have_one_copy_a_node)
     pools_free(pools);
     topo_free(topo);
     model_close(model);
+}
+
+/* A row of Q8_0 is blocks as GGUF's, which say every element to half a step. */
+Test(kv, rows_of_q8_0)
+{
+    const struct format *format = format_find(FORMAT_Q8_0);
+    const struct kern *kern = NULL;
+    cr_assert_eq(kern_select(&kern, NULL), NUMOE_OK);
+    for (unsigned n = 1; n <= 97; n += 8) {
+        float x[97], y[128];
+        uint8_t row[4 * 34 + 1];
+        const size_t bytes = kv_row_bytes(KV_Q8_0, n);
+        row[bytes] = 77;
+        for (unsigned i = 0; i < n; i++) {
+            x[i] = (float)((int)(i * 7919 % 2001) - 1000) / (float)(1 + i / 32 * 100);
+        }
+        kv_store_row(kern, KV_Q8_0, x, n, row);
+        cr_assert_eq(row[bytes], 77, "writes beyond %u elements", n);
+        format_dequant_row(format, row, (n + 31) / 32 * 32, y);
+        for (unsigned i = 0; i < n; i++) {
+            float max = 1000 / (float)(1 + i / 32 * 100);
+            cr_assert_float_eq(y[i], x[i], max / 127 * 0.51f + max * 0x1p-11f, "%u of %u", i, n);
+        }
+        for (unsigned i = n; i < (n + 31) / 32 * 32; i++) {
+            cr_assert_eq(y[i], 0);
+        }
+    }
 }
 
 /* ------------------------------------------------------------------ attention in pieces */
@@ -392,12 +426,13 @@ static void attend_all_layers(struct worker *w, void *arg)
 
 /* Logits after the attention of all layers alone, with room for n_pair partials of the longest
  * sequence and q_tokens absorbed queries (0: as many as there are). */
-static float *attention_logits(struct rig *rig, unsigned n, unsigned n_pair, unsigned q_tokens)
+static float *attention_logits(struct rig *rig, enum kv_type type, unsigned n, unsigned n_pair,
+                               unsigned q_tokens)
 {
     struct attention_run run = {.rig = rig};
     struct pool_team team;
     struct dense_token *token = calloc(n, sizeof *token);
-    struct kv_cache *kv = rig_cache(rig, false, n);
+    struct kv_cache *kv = rig_cache(rig, type, n);
     const size_t n_logits = (size_t)n * rig->model->hp.n_vocab;
     float *logits = malloc(n_logits * sizeof *logits);
     pools_team(rig->pools, &team);
@@ -420,8 +455,20 @@ static float *attention_logits(struct rig *rig, unsigned n, unsigned n_pair, uns
     return logits;
 }
 
-/* Tiles of many tokens, of one token, and of some heads of one token. */
-static void check_pieces(const char *rel)
+/* Root mean square of a - b, relative to that of b. */
+static double distance(const float *a, const float *b, size_t n)
+{
+    double off = 0, all = 0;
+    for (size_t i = 0; i < n; i++) {
+        off += ((double)a[i] - b[i]) * ((double)a[i] - b[i]);
+        all += (double)b[i] * b[i];
+    }
+    return sqrt(off / all);
+}
+
+/* Tiles of many tokens, of one token, and of some heads of one token. Caches with
+ * fewer bits say nearly the same. */
+static void check_pieces(const char *rel, enum kv_type type, double error)
 {
     const unsigned n = 270; /* two chunks */
     char *path = test_src_path(rel);
@@ -431,9 +478,15 @@ static void check_pieces(const char *rel)
     const struct {
         unsigned n_pair, q_tokens;
     } piece[] = {{100 * n_head, 64}, {n_head, 100}, {3, 1}, {1, 33}};
-    float *want = attention_logits(&rig, n, 0, 0);
+    float *want = attention_logits(&rig, type, n, 0, 0);
+    float *exact = attention_logits(&rig, KV_F32, n, 0, 0);
+    cr_expect_leq(distance(want, exact, (size_t)n * rig.model->hp.n_vocab), error, "%g",
+                  distance(want, exact, (size_t)n * rig.model->hp.n_vocab));
+    cr_expect_eq(memcmp(want, exact, (size_t)n * rig.model->hp.n_vocab * sizeof *want) == 0,
+                 type == KV_F32);
+    free(exact);
     for (unsigned i = 0; i < ARRAY_LEN(piece); i++) {
-        float *got = attention_logits(&rig, n, piece[i].n_pair, piece[i].q_tokens);
+        float *got = attention_logits(&rig, type, n, piece[i].n_pair, piece[i].q_tokens);
         cr_assert_arr_eq(got, want, (size_t)n * rig.model->hp.n_vocab * sizeof *want,
                          "%u pairs at once: other bits", piece[i].n_pair);
         free(got);
@@ -445,10 +498,16 @@ static void check_pieces(const char *rel)
 
 Test(attention, latent_in_pieces)
 {
-    check_pieces("tests/data/fixtures/deepseek3-a/deepseek3-a-f32.gguf");
+    const char *rel = "tests/data/fixtures/deepseek3-a/deepseek3-a-f32.gguf";
+    check_pieces(rel, KV_F32, 0);
+    check_pieces(rel, KV_F16, 1e-3);
+    check_pieces(rel, KV_Q8_0, 3e-2);
 }
 
 Test(attention, grouped_in_pieces)
 {
-    check_pieces("tests/data/fixtures/mixtral-a/mixtral-a-f32.gguf");
+    const char *rel = "tests/data/fixtures/mixtral-a/mixtral-a-f32.gguf";
+    check_pieces(rel, KV_F32, 0);
+    check_pieces(rel, KV_F16, 1e-3);
+    check_pieces(rel, KV_Q8_0, 3e-2);
 }

@@ -222,10 +222,14 @@ Test(engine, quantized_files_have_an_f16_cache_unless_asked)
     static const struct {
         numoe_kv_type asked, got;
     } cases[] = {
-        {NUMOE_KV_AUTO, NUMOE_KV_F16}, {NUMOE_KV_F32, NUMOE_KV_F32}, {NUMOE_KV_F16, NUMOE_KV_F16}};
+        {NUMOE_KV_AUTO, NUMOE_KV_F16},
+        {NUMOE_KV_F32, NUMOE_KV_F32},
+        {NUMOE_KV_F16, NUMOE_KV_F16},
+        {NUMOE_KV_Q8_0, NUMOE_KV_Q8_0},
+    };
     char *path = test_src_path(FABLE);
 
-    for (size_t i = 0; i < 3; i++) {
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         numoe_engine_params params;
         numoe_engine *engine;
         numoe_engine_params_init(&params);

@@ -267,6 +267,31 @@ Test(kern_vector, f16_to_f32)
     free(y);
 }
 
+/* Of every length, from anywhere, and nothing beyond. */
+Test(kern_vector, q8_0_to_f32)
+{
+    uint64_t state = 29;
+    for (unsigned n = 1; n <= 100; n++) {
+        const size_t bytes = (n + 31) / 32 * 34;
+        uint8_t *blocks = exact_alloc(bytes);
+        float *y = exact_alloc(n * sizeof(float)), want[128];
+        for (size_t i = 0; i < bytes; i++) {
+            blocks[i] = (uint8_t)random_below(&state, 256);
+        }
+        for (size_t i = 1; i < bytes; i += 34) {
+            blocks[i] &= 0x3f; /* scales below 2 */
+        }
+        format_dequant_row(format_find(FORMAT_Q8_0), blocks, (n + 31) / 32 * 32, want);
+        FOR_EACH_KERN(kern)
+        {
+            kern->q8_0_to_f32(blocks, n, y);
+            cr_assert(same_bits(y, want, n), "%s of %u", kern->isa, n);
+        }
+        free(blocks);
+        free(y);
+    }
+}
+
 Test(kern_vector, f32_to_f16)
 {
     enum { N = 1 << 18 };

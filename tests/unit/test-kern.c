@@ -123,7 +123,8 @@ Test(kern, tables_are_complete)
         }
         cr_expect(kern->quantize && kern->rmsnorm && kern->add && kern->axpy && kern->scale &&
                   kern->silu_mul && kern->swiglu_oai && kern->sigmoid && kern->attn_qk &&
-                  kern->attn_exp && kern->attn_sv && kern->f32_to_f16 && kern->f16_to_f32);
+                  kern->attn_exp && kern->attn_sv && kern->f32_to_f16 && kern->f16_to_f32 &&
+                  kern->q8_0_to_f32);
     }
     cr_expect_eq(kern_act_kind(FORMAT_F32), KERN_ACT_F32);
     cr_expect_eq(kern_act_kind(FORMAT_F16), KERN_ACT_F32);
@@ -454,7 +455,7 @@ static void check_part(const struct kern *kern, const struct problem *p, unsigne
 static void check_parts(const struct kern *kern, const struct problem *p)
 {
     static const unsigned n_rows[] = {1, 15, 16, 17, 48};
-    static const unsigned n_tokens[] = {1, 2, 3, 4, 5, 8, 17, N_TOKEN};
+    static const unsigned n_tokens[] = {1, 2, 3, 4, 5, 7, 8, 17, N_TOKEN};
     uint64_t state = 5;
     for (unsigned i = 0; i < ARRAY_LEN(n_rows); i++) {
         for (unsigned j = 0; j < ARRAY_LEN(n_tokens); j++) {

@@ -196,7 +196,7 @@ static int32_t *routes_of_text(const struct rig *r)
     int32_t *ids = calloc(N_TEXT, sizeof *ids);
     int32_t *routes = calloc((size_t)hp->n_layer * N_TEXT * hp->n_expert_used, sizeof *routes);
     float *logits = calloc((size_t)N_TEXT * hp->n_vocab, sizeof *logits);
-    struct kv_cache *kv = rig_cache(r, false, N_TEXT);
+    struct kv_cache *kv = rig_cache(r, KV_F32, N_TEXT);
     for (unsigned t = 0; t < N_TEXT; t++) { /* varied, but the same every time */
         ids[t] = (int32_t)((uint64_t)t * t * 2654435761u >> 7 & 0xffffff) % (int32_t)hp->n_vocab;
     }

@@ -122,7 +122,7 @@ static void check_prompt(const struct rig *r, const char *name, const json_t *re
     struct npy want = fixture_array(name, logits_file, "<f4");
     cr_assert_eq(want.dim[0], n);
     cr_assert_eq(want.dim[1], hp->n_vocab);
-    struct kv_cache *kv = rig_cache(r, false, n);
+    struct kv_cache *kv = rig_cache(r, KV_F32, n);
     float *logits = calloc((size_t)n * hp->n_vocab, sizeof *logits);
     int32_t *routes = calloc((size_t)hp->n_layer * n * hp->n_expert_used, sizeof *routes);
     rig_prompt(r, kv, ids, n, 64, logits, routes);
@@ -156,7 +156,7 @@ static void check_greedy(const struct rig *r, const json_t *prompt, const json_t
     unsigned n, n_want;
     int32_t *ids = int_array(prompt, &n);
     int32_t *want = int_array(expected, &n_want);
-    struct kv_cache *kv = rig_cache(r, false, n + n_want);
+    struct kv_cache *kv = rig_cache(r, KV_F32, n + n_want);
     float *logits = calloc((size_t)n * n_vocab, sizeof *logits);
     rig_prompt(r, kv, ids, n, 64, logits, NULL);
     int32_t id = (int32_t)argmax(logits + (size_t)(n - 1) * n_vocab, n_vocab);
@@ -237,7 +237,7 @@ static void check_fable_logits(const struct rig *r, const json_t *prompts, doubl
         cr_assert(path != NULL && npy_read(path, "<f4", &want), "%s", rel);
         int32_t *ids = int_array(json_object_get(json_array_get(prompts, i), "ids"), &n);
         cr_assert_eq(want.n, (size_t)n * n_vocab);
-        struct kv_cache *kv = rig_cache(r, false, n);
+        struct kv_cache *kv = rig_cache(r, KV_F32, n);
         float *logits = calloc(want.n, sizeof *logits);
         rig_prompt(r, kv, ids, n, 64, logits, NULL);
         const double error = relative_l2(logits, want.data, want.n);
@@ -387,7 +387,7 @@ static float *placed_logits(const char *path, const struct placement_request *re
 {
     struct rig r = rig_open_as(path, n_node, n_worker, n, request, mapped);
     const unsigned n_vocab = r.model->hp.n_vocab;
-    struct kv_cache *kv = rig_cache(&r, false, 2 * n);
+    struct kv_cache *kv = rig_cache(&r, KV_F32, 2 * n);
     float *logits = calloc(2 * (size_t)n * n_vocab, sizeof *logits);
     rig_prompt(&r, kv, ids, n, n, logits, NULL);
     for (unsigned i = n; i < 2 * n; i++) {
@@ -572,7 +572,7 @@ Test(placements, traffic_is_what_a_token_needs)
     for (unsigned i = 0; i < ARRAY_LEN(placements); i++) {
         struct rig r = rig_open_placed(path, 3, 4, 1, &placements[i].request);
         const struct model_hparams *hp = &r.model->hp;
-        struct kv_cache *kv = rig_cache(&r, false, 1);
+        struct kv_cache *kv = rig_cache(&r, KV_F32, 1);
         float *logits = calloc(hp->n_vocab, sizeof *logits);
         const struct rig_part part = {.ids = &id, .n = 1, .kv = kv, .logits = logits};
         struct shapes shapes;
@@ -673,7 +673,7 @@ Test(same_bits, company)
     for (unsigned is = 0; is < 2; is++) {
         want[is] = arranged_logits(path, (struct arrangement){1, 1, n}, false, ids + is, n);
         got[is] = calloc((size_t)n * n_vocab, sizeof(float));
-        kv[is] = rig_cache(&r, false, n);
+        kv[is] = rig_cache(&r, KV_F32, n);
     }
     unsigned at[2] = {0, 0};
     while (at[0] < n || at[1] < n) {
