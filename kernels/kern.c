@@ -30,6 +30,16 @@ static bool cpu_has_avx2(void)
 }
 #endif
 
+#ifdef KERN_HAVE_AVXVNNI
+#define CPUID_AVX_VNNI (1u << 4) /* leaf 7, subleaf 1 */
+
+static bool cpu_has_avxvnni(void)
+{
+    unsigned a, b, c, d;
+    return cpu_has_avx2() && __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a & CPUID_AVX_VNNI);
+}
+#endif
+
 #ifdef KERN_HAVE_AVX512
 static bool cpu_has_avx512(void)
 {
@@ -92,6 +102,11 @@ static const struct isa {
     {"avx2", cpu_has_avx2, kern_avx2_fill, NULL},
 #else
     {"avx2", NULL, NULL, NULL},
+#endif
+#ifdef KERN_HAVE_AVXVNNI
+    {"avxvnni", cpu_has_avxvnni, kern_avxvnni_fill, NULL},
+#else
+    {"avxvnni", NULL, NULL, NULL},
 #endif
 #ifdef KERN_HAVE_AVX512
     {"avx512", cpu_has_avx512, kern_avx512_fill, NULL},
@@ -174,7 +189,8 @@ numoe_status kern_select(const struct kern **out, numoe_error *err)
     }
     if (isa_index(wanted) == N_ISA) {
         return status_fail(err, NUMOE_E_INPUT,
-                           "NUMOE_ISA is \"%s\", known are ref, avx2, avx512, amx", wanted);
+                           "NUMOE_ISA is \"%s\", known are ref, avx2, avxvnni, avx512, amx",
+                           wanted);
     }
     int refused;
     const struct kern *chosen = table_at(isa_index(wanted), &refused);

@@ -35,7 +35,7 @@
  *
  * Functions are filled reference first (kernels/ref), then overridden (kernels/avx2,
  * kernels/avx512, kernels/amx), so an entry that nobody made fast still works.
- * NUMOE_ISA=ref|avx2|avx512|amx forces one of them.
+ * NUMOE_ISA=ref|avx2|avxvnni|avx512|amx forces one of them.
  */
 #ifndef NUMOE_KERNELS_KERN_H
 #define NUMOE_KERNELS_KERN_H

@@ -15,6 +15,9 @@ avx2_sources += \
 	kernels/avx2/quant-book4.c kernels/avx2/quant-book8.c \
 	kernels/avx2/quant-k.c kernels/avx2/quant-kmin.c kernels/avx2/sub.h \
 	kernels/avx2/vector.c
+avxvnni_sources += \
+	kernels/avx2/fill.c kernels/avx2/quant-32.c kernels/avx2/quant-book4.c \
+	kernels/avx2/quant-book8.c kernels/avx2/quant-k.c kernels/avx2/quant-kmin.c
 avx512_sources += \
 	kernels/avx512/attention.c kernels/avx512/decode.h kernels/avx512/fill.c \
 	kernels/avx512/float.c kernels/avx512/math.h kernels/avx512/matmul.h \

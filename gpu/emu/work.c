@@ -152,7 +152,8 @@ static numoe_status make_caches(struct emu *e, numoe_error *err)
     }
     FORWARD_IF(mem_new(&e->kv, h->max_seq, sizeof(struct kv_cache *), "KV caches", err));
     for (uint32_t i = 0; i < h->max_seq; i++) {
-        FORWARD_IF(kv_new(e->model, e->topo, h->kv_type == EXCHANGE_KV_F16 ? KV_F16 : KV_F32,
+        FORWARD_IF(kv_new(e->model, e->topo, e->pools,
+                          h->kv_type == EXCHANGE_KV_F16 ? KV_F16 : KV_F32,
                           MIN(n_ctx, kv_max_context(e->model)), &e->kv[i], err));
     }
     e->block_bytes = kv_chunk_bytes(e->kv[0]);

@@ -12,9 +12,22 @@
 #include "kernels/avx2/codebook.h"
 #include "kernels/avx2/sub.h"
 
-KERN_INLINE bool decode_is_signed(enum format_id f)
+/* AVX-VNNI, the same code compiled once more, multiplies unsigned by signed bytes straight into 32
+ * bits: no format is signed then. */
+#ifdef KERN_AVXVNNI
+#define WITH_VNNI true
+#else
+#define WITH_VNNI false
+#endif
+
+KERN_INLINE bool decode_values_are_signed(enum format_id f)
 {
     return f == FORMAT_Q8_0 || f == FORMAT_IQ4_NL || f == FORMAT_IQ4_XS;
+}
+
+KERN_INLINE bool decode_is_signed(enum format_id f)
+{
+    return decode_values_are_signed(f) && !WITH_VNNI;
 }
 
 KERN_INLINE int decode_offset(enum format_id f)
@@ -45,7 +58,7 @@ KERN_INLINE int decode_offset(enum format_id f)
     case FORMAT_IQ3_S:
         return 15;
     default:
-        return 0;
+        return decode_values_are_signed(f) && WITH_VNNI ? 128 : 0;
     }
 }
 
@@ -238,13 +251,20 @@ KERN_INLINE void add_fifth_bits(__m256i bits, __m256i q[8])
     }
 }
 
+/* Signed bytes, with 128 added where decode_offset() says so. */
+KERN_INLINE __m256i with_offset(__m256i q)
+{
+    return WITH_VNNI ? _mm256_xor_si256(q, _mm256_set1_epi8(-128)) : q;
+}
+
 /* Values of the 4-bit codes of IQ4_NL and IQ4_XS, and of MXFP4 (doubled) + 12. */
 KERN_INLINE void map_codes(enum format_id f, __m256i q[8])
 {
     const __m128i nl =
         _mm_setr_epi8(-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113);
     const __m128i mx = _mm_setr_epi8(12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0);
-    const __m256i values = _mm256_broadcastsi128_si256(f == FORMAT_MXFP4 ? mx : nl);
+    const __m256i values = f == FORMAT_MXFP4 ? _mm256_broadcastsi128_si256(mx)
+                                             : with_offset(_mm256_broadcastsi128_si256(nl));
 #pragma GCC unroll 8
     for (unsigned i = 0; i < 8; i++) {
         q[i] = _mm256_shuffle_epi8(values, q[i]);
@@ -283,7 +303,7 @@ KERN_INLINE void sub_single(enum format_id f, const uint8_t *b, unsigned h, stru
     case FORMAT_Q8_0:
 #pragma GCC unroll 8
         for (unsigned i = 0; i < 8; i++) {
-            s->q[i] = words_at(b + 32, i, h);
+            s->q[i] = with_offset(words_at(b + 32, i, h));
         }
         break;
     case FORMAT_Q4_0:

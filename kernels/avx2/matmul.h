@@ -7,9 +7,10 @@
  *     acc = fma(min, d_x * float(sum of x), acc)           then, where there are mins (for each
  * half)
  *
- * with exact integers dot. A panel is two halves of 8 rows; a span of 8 sub-blocks is done for one
- * half, then for the other while its cache lines are in L1. Up to TILE tokens are multiplied with
- * sub-blocks as they are decoded; for more, a span is decoded once to a buffer. */
+ * with exact integers dot: by vpmaddubsw, or vpdpbusd where this is compiled for AVX-VNNI. A panel
+ * is two halves of 8 rows; a span of 8 sub-blocks is done for one half, then for the other while
+ * its cache lines are in L1. Up to TILE tokens are multiplied with sub-blocks as they are decoded;
+ * for more, a span is decoded once to a buffer. */
 #ifndef NUMOE_KERNELS_AVX2_MATMUL_H
 #define NUMOE_KERNELS_AVX2_MATMUL_H
 
@@ -100,6 +101,33 @@ KERN_INLINE __m256i word_of(const int8_t *p)
     return _mm256_set1_epi32(v);
 }
 
+/* Takes a sum's order from the compiler, which would make trees that need more registers than there
+ * are. */
+#define KEEP(v) __asm__("" : "+x"(v))
+
+/* The sums of nh halves of a panel times nt tokens stand in one array, those of a half together. */
+#define SUMS (2 * TILE)
+
+#ifdef KERN_AVXVNNI
+/* dot[h, t] += the products of q[i0..i1) of half h with the activations of token t at x[t] + at. */
+KERN_INLINE void add_dots(enum format_id f, const struct sub *w, unsigned nh,
+                          const int8_t *const *x, size_t at, unsigned i0, unsigned i1, unsigned nt,
+                          __m256i *dot)
+{
+    (void)f;
+#pragma GCC unroll 8
+    for (unsigned i = i0; i < i1; i++) {
+#pragma GCC unroll 4
+        for (unsigned t = 0; t < nt; t++) {
+            const __m256i word = word_of(x[t] + at + 4 * i);
+#pragma GCC unroll 2
+            for (unsigned s = t; s < nh * nt; s += nt) {
+                dot[s] = _mm256_dpbusd_avx_epi32(dot[s], w[s / nt].q[i], word);
+            }
+        }
+    }
+}
+#else
 /* 16-bit sums of two products each. */
 KERN_INLINE __m256i products(enum format_id f, __m256i q, __m256i x)
 {
@@ -108,13 +136,6 @@ KERN_INLINE __m256i products(enum format_id f, __m256i q, __m256i x)
     }
     return _mm256_maddubs_epi16(q, x);
 }
-
-/* Takes a sum's order from the compiler, which would make trees that need more registers than there
- * are. */
-#define KEEP(v) __asm__("" : "+x"(v))
-
-/* The sums of nh halves of a panel times nt tokens stand in one array, those of a half together. */
-#define SUMS (2 * TILE)
 
 /* dot[h, t] += the products of q[i0..i1) of half h with the activations of token t at x[t] + at. As
  * many 16-bit sums as fit are added before they are widened. */
@@ -144,6 +165,7 @@ KERN_INLINE void add_dots(enum format_id f, const struct sub *w, unsigned nh,
         }
     }
 }
+#endif
 
 /* The offset's share in sum i (of a sub-block or half of one) of each token. */
 KERN_INLINE void begin_dots(enum format_id f, const struct fix *fix, unsigned i, unsigned nh,

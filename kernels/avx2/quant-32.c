@@ -11,7 +11,7 @@ MATMUL(Q8_0)
 MATMUL(IQ4_NL)
 MATMUL(MXFP4)
 
-void avx2_fill_quant_32(struct kern *kern)
+void QUANT_FILL(quant_32)(struct kern *kern)
 {
     kern->matmul[FORMAT_Q4_0] = matmul_Q4_0;
     kern->matmul[FORMAT_Q4_1] = matmul_Q4_1;

@@ -8,7 +8,7 @@ MATMUL(IQ3_S)
 MATMUL(TQ1_0)
 MATMUL(TQ2_0)
 
-void avx2_fill_quant_book4(struct kern *kern)
+void QUANT_FILL(quant_book4)(struct kern *kern)
 {
     kern->matmul[FORMAT_IQ3_XXS] = matmul_IQ3_XXS;
     kern->matmul[FORMAT_IQ3_S] = matmul_IQ3_S;

@@ -9,7 +9,7 @@ MATMUL(IQ2_XXS)
 MATMUL(IQ2_XS)
 MATMUL(IQ2_S)
 
-void avx2_fill_quant_book8(struct kern *kern)
+void QUANT_FILL(quant_book8)(struct kern *kern)
 {
     kern->matmul[FORMAT_IQ1_S] = matmul_IQ1_S;
     kern->matmul[FORMAT_IQ1_M] = matmul_IQ1_M;

@@ -7,7 +7,7 @@ MATMUL(Q3_K)
 MATMUL(Q6_K)
 MATMUL(IQ4_XS)
 
-void avx2_fill_quant_k(struct kern *kern)
+void QUANT_FILL(quant_k)(struct kern *kern)
 {
     kern->matmul[FORMAT_Q3_K] = matmul_Q3_K;
     kern->matmul[FORMAT_Q6_K] = matmul_Q6_K;

@@ -7,7 +7,7 @@ MATMUL(Q2_K)
 MATMUL(Q4_K)
 MATMUL(Q5_K)
 
-void avx2_fill_quant_kmin(struct kern *kern)
+void QUANT_FILL(quant_kmin)(struct kern *kern)
 {
     kern->matmul[FORMAT_Q2_K] = matmul_Q2_K;
     kern->matmul[FORMAT_Q4_K] = matmul_Q4_K;

@@ -11,8 +11,8 @@
 
 #include "kernels/kern.h"
 
-static const char *const kern_isas[] = {"ref", "avx2", "avx512", "amx"};
-#define N_KERN_ISA 4
+static const char *const kern_isas[] = {"ref", "avx2", "avxvnni", "avx512", "amx"};
+#define N_KERN_ISA 5
 
 /* The tables that this processor can execute; each test runs on all of them. */
 #define FOR_EACH_KERN(kern)                                                                        \

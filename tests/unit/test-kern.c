@@ -32,6 +32,11 @@ static bool cpu_has_flag(const char *flag)
 #else
 #define BUILT_AVX2 false
 #endif
+#ifdef KERN_HAVE_AVXVNNI
+#define BUILT_AVXVNNI true
+#else
+#define BUILT_AVXVNNI false
+#endif
 #ifdef KERN_HAVE_AVX512
 #define BUILT_AVX512 true
 #else
@@ -53,6 +58,9 @@ static bool isa_expected(const char *isa)
     bool avx512 = avx2 && cpu_has_flag("avx512f") && cpu_has_flag("avx512bw") &&
                   cpu_has_flag("avx512vl") && cpu_has_flag("avx512dq") &&
                   cpu_has_flag("avx512_vnni");
+    if (strcmp(isa, "avxvnni") == 0) {
+        return BUILT_AVXVNNI && avx2 && cpu_has_flag("avx_vnni");
+    }
     if (strcmp(isa, "avx512") == 0) {
         return BUILT_AVX512 && avx512;
     }
@@ -105,7 +113,7 @@ Test(kern, unknown_isa_is_refused)
     cr_assert_eq(kern_select(&kern, &err), NUMOE_E_INPUT);
     cr_expect_null(kern);
     cr_expect_not_null(strstr(err.text, "mmx"), "%s", err.text);
-    cr_expect_not_null(strstr(err.text, "ref, avx2, avx512, amx"), "%s", err.text);
+    cr_expect_not_null(strstr(err.text, "ref, avx2, avxvnni, avx512, amx"), "%s", err.text);
 }
 
 Test(kern, tables_are_complete)
