@@ -15,7 +15,7 @@ static bool is_whole(const struct weight *w, unsigned in)
         return w->vec_here[in];
     }
     const struct weight_part *part = &w->part[in];
-    return !w->dealt && w->map == NULL && part->held0 == 0 && part->held1 == w->n_row && part->n_mat == w->n_mat;
+    return !w->dealt && part->held0 == 0 && part->held1 == w->n_row && part->n_mat == w->n_mat;
 }
 
 bool store_is_whole(const struct store *store, unsigned in)
