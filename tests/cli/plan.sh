@@ -65,7 +65,7 @@ expect 3 'for activations, context and loading, where 32.0 MiB are in all .*--mm
     complain 'deepseek-v3 fits 128 GiB'
 "$numoe" plan --geometry qwen3-30b --type Q4_K_M --topology "$two" --bandwidth 300 \
     --gpu-model 24GiB,1008GB/s,pcie4x16 >"$tmp/out" || complain 'plan --geometry'
-for row in slice 'slice + GPU' shard replicate interleave; do
+for row in slice 'slice [+] GPU' shard replicate interleave; do
     grep -Eq "^$row  +[0-9.]+ " "$tmp/out" || complain "no row '$row': $(cat "$tmp/out")"
 done
 awk '/^never more than/ { bound = $4 } /^(slice|shard|replicate|interleave)  / { if ($2 > most) most = $2 }
