@@ -73,8 +73,8 @@ static void print_csv(FILE *out, const json_t *results)
     const json_t *row;
     size_t i;
 
-    fputs("sockets,nodes_per_socket,cores_per_node,workers,placement,batch,tokens_per_second,spread,"
-          "speed_up,efficiency,bytes_per_second,possible_bytes_per_second,model,machine\n",
+    fputs("sockets,nodes_per_socket,cores_per_node,workers,placement,batch,tokens_per_second,"
+          "spread,speed_up,efficiency,bytes_per_second,possible_bytes_per_second,model,machine\n",
           out);
     json_array_foreach(results, i, row)
     {
@@ -98,8 +98,8 @@ static bool is_first_of_series(const json_t *results, size_t at)
     return true;
 }
 
-/* Workers, tokens/s, speed-up, efficiency, GB/s of a node, GB/s possible, tokens/s at that bandwidth;
- * series apart. */
+/* Workers, tokens/s, speed-up, efficiency, GB/s of a node, GB/s possible, tokens/s at that
+ * bandwidth; series apart. */
 static void print_series(FILE *out, const json_t *results)
 {
     const json_t *row;
@@ -146,19 +146,23 @@ static const struct plot {
 
 static void print_script(FILE *out, const json_t *results)
 {
+    size_t n_series = 0;
+
+    for (size_t i = 0; i < json_array_size(results); i++) {
+        n_series += is_first_of_series(results, i);
+    }
     print_series(out, results);
-    fputs("stats $data using 1 nooutput\nset key left top\nset grid\nset xlabel 'workers'\n"
+    fputs("set key left top\nset grid\nset xlabel 'workers'\n"
           "set yrange [0:*]\nset key autotitle columnheader\n",
           out);
     for (size_t i = 0; i < N_PLOT; i++) {
         for (int svg = 0; svg < 2; svg++) {
             fprintf(out,
                     "set terminal %s\nset output '%s.%s'\nset title '%s'\nset ylabel '%s'\n"
-                    "plot for [i=0:STATS_blocks-1] $data index i using 1:%d with linespoints "
-                    "linewidth 2%s\n",
+                    "plot for [i=0:%zu] $data index i using 1:%d with linespoints linewidth 2%s\n",
                     svg ? "svg size 640,420 background rgb 'white'" : "pngcairo size 960,630",
                     plots[i].name, svg ? "svg" : "png", plots[i].title, plots[i].axis,
-                    plots[i].column, plots[i].more);
+                    n_series - 1, plots[i].column, plots[i].more);
         }
     }
 }
