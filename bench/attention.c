@@ -226,7 +226,7 @@ static void parse(int argc, char **argv, struct options *o)
 
 int main(int argc, char **argv)
 {
-    static const char *const isas[] = {"ref", "avx2", "avxvnni", "avx512", "amx"};
+    static const char *const isas[] = {"ref", "avx2", "avxvnni", "avx512bw", "avx512", "amx"};
     struct options o = {"avx2,avx512", 128, 576, 512, 4096, 256, 5};
     parse(argc, argv, &o);
     printf("%-7s %-4s %5s %5s %5s %8s | %9s %8s %8s | %8s | %8s\n", "isa", "type", "heads", "n",

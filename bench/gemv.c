@@ -169,7 +169,7 @@ static void parse(int argc, char **argv, struct options *o)
 
 int main(int argc, char **argv)
 {
-    static const char *const isas[] = {"ref", "avx2", "avxvnni", "avx512", "amx"};
+    static const char *const isas[] = {"ref", "avx2", "avxvnni", "avx512bw", "avx512", "amx"};
     struct options o = {.formats = NULL,
                         .isas = "avx2,avx512,amx",
                         .tokens = {1},

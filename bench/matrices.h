@@ -196,6 +196,10 @@ typedef void peak_fn(unsigned rounds);
 #define DOT_512(r) "vpdpbusd %%zmm0, %%zmm1, %%zmm" #r "\n"
 #define FMA_512(r) "vfmadd231ps %%zmm0, %%zmm1, %%zmm" #r "\n"
 #define FMA_256(r) "vfmadd231ps %%ymm0, %%ymm1, %%ymm" #r "\n"
+#define PAIRS_512(r)                                                                               \
+    "vpmaddubsw %%zmm0, %%zmm1, %%zmm2\n"                                                          \
+    "vpmaddwd %%zmm1, %%zmm2, %%zmm3\n"                                                            \
+    "vpaddd %%zmm3, %%zmm" #r ", %%zmm" #r "\n"
 #define DOT_256(r)                                                                                 \
     "vpmaddubsw %%ymm0, %%ymm1, %%ymm2\n"                                                          \
     "vpmaddwd %%ymm1, %%ymm2, %%ymm3\n"                                                            \
@@ -215,6 +219,7 @@ typedef void peak_fn(unsigned rounds);
 
 PEAK(dot_512, DOT_512)
 PEAK(fma_512, FMA_512)
+PEAK(pairs_512, PAIRS_512)
 PEAK(dot_256, DOT_256)
 PEAK(fma_256, FMA_256)
 
@@ -249,6 +254,7 @@ static const struct {
     unsigned products, rounds; /* of an instruction; passes of ~2 ms */
 } peaks[] = {
     {"avx2", false, peak_dot_256, 32, 400000},       {"avx2", true, peak_fma_256, 8, 400000},
+    {"avx512bw", false, peak_pairs_512, 64, 400000}, {"avx512bw", true, peak_fma_512, 16, 400000},
     {"avx512", false, peak_dot_512, 64, 400000},     {"avx512", true, peak_fma_512, 16, 400000},
     {"amx", false, peak_tiles, 16 * 16 * 64, 30000}, {"amx", true, peak_fma_512, 16, 400000},
 };

@@ -143,7 +143,7 @@ static void print_overview(FILE *to)
         "Environment:\n"
         "  NUMOE_MODEL  the model where -m names none (default: the bundled one)\n"
         "  NUMOE_LOG    what is logged: error, warn (the default), info or debug\n"
-        "  NUMOE_ISA    kernels: ref, avx2, avxvnni, avx512 or amx (default: the best)\n"
+        "  NUMOE_ISA    kernels: ref, avx2, avxvnni, avx512bw, avx512, amx (default: the best)\n"
         "  NUMOE_PAGES  what weights lie on: auto (the default), small, thp or huge pages\n"
         "  NUMOE_POOL_THREADS  threads of the system that run the workers (default: one for each\n"
         "               CPU that may be used)\n"

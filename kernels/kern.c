@@ -40,12 +40,19 @@ static bool cpu_has_avxvnni(void)
 }
 #endif
 
-#ifdef KERN_HAVE_AVX512
-static bool cpu_has_avx512(void)
+#ifdef KERN_HAVE_AVX512BW
+static bool cpu_has_avx512bw(void)
 {
     return cpu_has_avx2() && __builtin_cpu_supports("avx512f") &&
            __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
-           __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vnni");
+           __builtin_cpu_supports("avx512dq");
+}
+#endif
+
+#ifdef KERN_HAVE_AVX512
+static bool cpu_has_avx512(void)
+{
+    return cpu_has_avx512bw() && __builtin_cpu_supports("avx512vnni");
 }
 #endif
 
@@ -107,6 +114,11 @@ static const struct isa {
     {"avxvnni", cpu_has_avxvnni, kern_avxvnni_fill, NULL},
 #else
     {"avxvnni", NULL, NULL, NULL},
+#endif
+#ifdef KERN_HAVE_AVX512BW
+    {"avx512bw", cpu_has_avx512bw, kern_avx512bw_fill, NULL},
+#else
+    {"avx512bw", NULL, NULL, NULL},
 #endif
 #ifdef KERN_HAVE_AVX512
     {"avx512", cpu_has_avx512, kern_avx512_fill, NULL},
@@ -189,7 +201,7 @@ numoe_status kern_select(const struct kern **out, numoe_error *err)
     }
     if (isa_index(wanted) == N_ISA) {
         return status_fail(err, NUMOE_E_INPUT,
-                           "NUMOE_ISA is \"%s\", known are ref, avx2, avxvnni, avx512, amx",
+                           "NUMOE_ISA is \"%s\", known are ref, avx2, avxvnni, avx512bw, avx512, amx",
                            wanted);
     }
     int refused;

@@ -35,7 +35,7 @@
  *
  * Functions are filled reference first (kernels/ref), then overridden (kernels/avx2,
  * kernels/avx512, kernels/amx), so an entry that nobody made fast still works.
- * NUMOE_ISA=ref|avx2|avxvnni|avx512|amx forces one of them.
+ * NUMOE_ISA=ref|avx2|avxvnni|avx512bw|avx512|amx forces one of them.
  */
 #ifndef NUMOE_KERNELS_KERN_H
 #define NUMOE_KERNELS_KERN_H
@@ -66,7 +66,7 @@ typedef void kern_matmul_fn(const void *panels, unsigned n_row, const struct ker
                             size_t ldy);
 
 struct kern {
-    const char *isa; /* "ref", "avx2", "avx512", "amx" */
+    const char *isa; /* "ref", "avx2", "avx512bw" (no VNNI), "avx512", "amx" */
 
     kern_matmul_fn *matmul[FORMAT_MAX]; /* NULL where !format.computable */
 

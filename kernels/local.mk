@@ -18,16 +18,14 @@ avx2_sources += \
 avxvnni_sources += \
 	kernels/avx2/fill.c kernels/avx2/quant-32.c kernels/avx2/quant-book4.c \
 	kernels/avx2/quant-book8.c kernels/avx2/quant-k.c kernels/avx2/quant-kmin.c
+avx512bw_sources += kernels/avx512/attention.c kernels/avx512/float.c kernels/avx512/math.h \
+	kernels/avx512/vector.c
+# Compiled twice, with VNNI and without:
 avx512_sources += \
-	kernels/avx512/attention.c kernels/avx512/decode.h kernels/avx512/fill.c \
-	kernels/avx512/float.c kernels/avx512/math.h kernels/avx512/matmul.h \
-	kernels/avx512/parts.h kernels/avx512/quant-32.c \
-	kernels/avx512/quant-k.c kernels/avx512/quant-kmin.c \
-	kernels/avx512/tiles.c kernels/avx512/vector.c
-amx_sources += \
-	kernels/amx/fill.c kernels/amx/matmul.h kernels/amx/parts.h kernels/amx/quant-32.c \
-	kernels/amx/quant-k.c kernels/amx/quant-kmin.c kernels/amx/tiles.c
+	kernels/avx512/decode.h kernels/avx512/fill.c kernels/avx512/matmul.h \
+	kernels/avx512/parts.h kernels/avx512/quant-32.c kernels/avx512/quant-k.c \
+	kernels/avx512/quant-kmin.c kernels/avx512/tiles.c
+amx_sources += kernels/amx/matmul.h kernels/amx/quant.c kernels/amx/tiles.c
 
-# These need VBMI too; the tables take them where the processor has it.
+# This needs VBMI too; the table takes it where the processor has it.
 avx512_vbmi_sources += kernels/avx512/codebook.c kernels/avx512/codebook.h kernels/avx512/quant-iq.c
-amx_vbmi_sources += kernels/amx/quant-iq.c

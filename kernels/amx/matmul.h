@@ -1,12 +1,13 @@
-/* AMX: quantized panels times int8 activations of many tokens. Tiles make the integer sums; every
- * float operation is that of kernels/avx512/matmul.h, in the same order, so that a prompt computed
- * here and tokens decoded there agree to the bit.
+/* AMX: quantized panels times int8 activations of many tokens, for formats with one scale to a
+ * sub-block and no minima. Tiles make the integer sums; every float operation is that of
+ * kernels/avx512/matmul.h, in the same order, so that a prompt computed here and tokens decoded
+ * there agree to the bit.
  *
  * A product of tiles multiplies 16 tokens (rows of tile A, as they lie in memory) with 16 rows of
  * weights (columns of tile B: four elements of each row in a line, which is what the registers of
- * a decoded sub-block hold). It may not go further along K than a scale reaches: 32 elements, or
- * 16. The sums, a line of 16 rows for each token, go through a buffer in L1 to vector registers,
- * where scales are applied; while they are, the tiles work on the next 16 tokens.
+ * a decoded sub-block hold). It may not go further along K than a scale of the activations reaches,
+ * 32 elements. The sums, a line of 16 rows for each token, go through a buffer in L1 to vector
+ * registers, where scales are applied; while they are, the tiles work on the next 16 tokens.
  *
  * For GROUP panels at once and each span of 256 elements: decode, then walk the tokens. */
 #ifndef NUMOE_KERNELS_AMX_MATMUL_H
@@ -20,16 +21,15 @@
 #define SUMS        (TILE_TOKENS * PANEL_ROWS) /* of a product of tiles */
 #define SPAN_ELEMS  (32u * SPAN)
 
-/* A span of a panel, decoded: quants as signed bytes. One scale for a sub-block, or two. */
+/* A span of a panel, decoded: quants as signed bytes. */
 struct amx_span {
     int8_t q[SPAN][8][64];
-    __m512 scale[2 * SPAN], min[2 * SPAN];
+    __m512 scale[SPAN];
 };
 
 /* Of the tokens of a chunk, in one span. */
 struct amx_chunk {
     struct lane lane[CHUNK_AMX];
-    float min[CHUNK_AMX][2 * SPAN];     /* factors of the mins */
     int8_t q[TILE_TOKENS * SPAN_ELEMS]; /* rows that do not follow each other, gathered */
     bool contiguous;                    /* tokens lie x_bytes apart */
     size_t x_bytes;
@@ -43,7 +43,7 @@ struct amx_step {
     size_t x_bytes;
     unsigned t0, nt;
     __m512 *acc;
-    int32_t *sum; /* [SPAN or 2 * SPAN, TILE_TOKENS, PANEL_ROWS] */
+    int32_t *sum; /* [SPAN, TILE_TOKENS, PANEL_ROWS] */
 };
 
 /* ------------------------------------------------------------------ decoding */
@@ -51,7 +51,6 @@ struct amx_step {
 KERN_INLINE void amx_sub_decode(enum format_id f, const uint8_t *b, const struct head *h,
                                 unsigned j, struct amx_span *out)
 {
-    const unsigned n_scale = layout_n_scale(f);
     const __m512i offset = _mm512_set1_epi8((char)decode_offset(f));
     struct sub w;
     sub_decode(f, b, h, j, &w);
@@ -59,13 +58,7 @@ KERN_INLINE void amx_sub_decode(enum format_id f, const uint8_t *b, const struct
     for (unsigned i = 0; i < 8; i++) {
         _mm512_store_si512(out->q[j][i], _mm512_sub_epi8(w.q[i], offset));
     }
-#pragma GCC unroll 2
-    for (unsigned i = 0; i < n_scale; i++) {
-        out->scale[n_scale * j + i] = w.scale[i];
-        if (layout_has_min(f)) {
-            out->min[n_scale * j + i] = w.min[i];
-        }
-    }
+    out->scale[j] = w.scale[0];
 }
 
 KERN_INLINE void amx_span_decode(enum format_id f, const uint8_t *b, unsigned n,
@@ -86,15 +79,6 @@ KERN_INLINE void amx_span_decode(enum format_id f, const uint8_t *b, unsigned n,
     }
 }
 
-KERN_INLINE void amx_chunk_mins(unsigned n_scale, struct amx_chunk *c, unsigned i0, unsigned n)
-{
-    for (unsigned t = 0; t < c->nt; t++) {
-        struct fix fix;
-        fix_make((struct kind){n_scale, true, false, 0}, &c->lane[t], i0, n, &fix);
-        memcpy(c->min[t], fix.min, sizeof(fix.min));
-    }
-}
-
 /* ------------------------------------------------------------------ tiles */
 
 /* Registers are numbers in the instructions, hence a macro: sums in 0 and 1, tokens in 2 and 3,
@@ -109,33 +93,29 @@ KERN_INLINE void amx_chunk_mins(unsigned n_scale, struct amx_chunk *c, unsigned 
         _tile_stored(c, sums, 64);                                                                 \
     } while (0)
 
-/* The sums of sub-block j, in one product or one for each half. */
-KERN_INLINE void step_product(unsigned n_scale, const struct amx_step *s, unsigned j)
+/* The sums of sub-block j. */
+KERN_INLINE void step_product(const struct amx_step *s, unsigned j)
 {
     const int8_t *x = s->x + 32 * j;
-    int32_t *sum = s->sum + (size_t)n_scale * j * SUMS;
-    if (n_scale == 2) {
-        TILE_PRODUCT(0, 2, 4, x, s->x_bytes, s->w->q[j][0], sum);
-        TILE_PRODUCT(1, 3, 5, x + 16, s->x_bytes, s->w->q[j][4], sum + SUMS);
-    } else if (j % 2 == 0) {
+    int32_t *sum = s->sum + (size_t)j * SUMS;
+    if (j % 2 == 0) {
         TILE_PRODUCT(0, 2, 4, x, s->x_bytes, s->w->q[j][0], sum);
     } else {
         TILE_PRODUCT(1, 3, 5, x, s->x_bytes, s->w->q[j][0], sum);
     }
 }
 
-/* For tokens in rows of A and products of 32 or 16 elements. */
-KERN_INLINE void tiles_configure(unsigned n_token, unsigned n_scale)
+/* For n_token tokens in rows of A and products of 32 elements. */
+KERN_INLINE void tiles_configure(unsigned n_token)
 {
-    const unsigned k_bytes = 32 / n_scale;
     struct {
         uint8_t palette, start_row, reserved[14];
         uint16_t row_bytes[16];
         uint8_t rows[16];
     } config __attribute__((aligned(64))) = {.palette = 1};
     for (unsigned i = 0; i < 6; i++) {
-        config.row_bytes[i] = (uint16_t)(i == 2 || i == 3 ? k_bytes : 64);
-        config.rows[i] = (uint8_t)(i < 4 ? n_token : k_bytes / 4);
+        config.row_bytes[i] = (uint16_t)(i == 2 || i == 3 ? 32 : 64);
+        config.rows[i] = (uint8_t)(i < 4 ? n_token : 8);
     }
     __asm__ volatile("" : : : "memory");
     _tile_loadconfig(&config);
@@ -148,72 +128,40 @@ KERN_INLINE __m512 sums_of(const int32_t *sum)
     return _mm512_cvtepi32_ps(_mm512_load_si512(sum));
 }
 
-/* Token t of a step: what sub_times_whole() and sub_times_halves() do with the sums of a token, for
- * n sub-blocks. */
-KERN_INLINE void token_whole(bool has_min, const struct amx_chunk *c, const struct amx_step *s,
-                             const __m512 *scale, const __m512 *min, unsigned t, unsigned i0,
-                             unsigned n)
+/* Token t of a step: what sub_times_whole() does with the sums of a token, for n sub-blocks. */
+KERN_INLINE void step_token(const struct amx_chunk *c, const struct amx_step *s,
+                            const __m512 *scale, unsigned t, unsigned i0, unsigned n)
 {
-    const float *d = c->lane[s->t0 + t].d + i0, *x_min = c->min[s->t0 + t];
+    const float *d = c->lane[s->t0 + t].d + i0;
     const int32_t *sum = s->sum + (size_t)t * PANEL_ROWS;
     __m512 acc = s->acc[t];
 #pragma GCC unroll 8
     for (unsigned j = 0; j < n; j++) {
         __m512 sd = _mm512_mul_ps(scale[j], _mm512_set1_ps(d[j]));
         acc = _mm512_fmadd_ps(sd, sums_of(sum + (size_t)j * SUMS), acc);
-        if (has_min) {
-            acc = _mm512_fmadd_ps(min[j], _mm512_set1_ps(x_min[j]), acc);
-        }
-    }
-    s->acc[t] = acc;
-}
-
-KERN_INLINE void token_halves(bool has_min, const struct amx_chunk *c, const struct amx_step *s,
-                              const __m512 *scale, const __m512 *min, unsigned t, unsigned i0)
-{
-    const float *d = c->lane[s->t0 + t].d + i0, *x_min = c->min[s->t0 + t];
-    const int32_t *sum = s->sum + (size_t)t * PANEL_ROWS;
-    __m512 acc = s->acc[t];
-#pragma GCC unroll 8
-    for (unsigned j = 0; j < SPAN; j++) {
-        __m512 v = _mm512_mul_ps(sums_of(sum + (size_t)(2 * j) * SUMS), scale[2 * j]);
-        v = _mm512_fmadd_ps(sums_of(sum + (size_t)(2 * j + 1) * SUMS), scale[2 * j + 1], v);
-        acc = _mm512_fmadd_ps(v, _mm512_set1_ps(d[j]), acc);
-        if (has_min) {
-            acc = _mm512_fmadd_ps(min[2 * j], _mm512_set1_ps(x_min[2 * j]), acc);
-            acc = _mm512_fmadd_ps(min[2 * j + 1], _mm512_set1_ps(x_min[2 * j + 1]), acc);
-        }
     }
     s->acc[t] = acc;
 }
 
 /* The scales of step `now` (none: nt is 0) beside the products of step `next` (NULL: none), n
- * sub-blocks from i0 of K on. A whole span is the fast way: two tokens to a product. */
-KERN_INLINE void step_both(struct kind kind, const struct amx_chunk *c, const struct amx_step *now,
+ * sub-blocks from i0 of K on: two tokens to a product. */
+KERN_INLINE void step_both(const struct amx_chunk *c, const struct amx_step *now,
                            const struct amx_step *next, unsigned i0, unsigned n)
 {
-    __m512 scale[2 * SPAN], min[2 * SPAN];
-#pragma GCC unroll 16
-    for (unsigned i = 0; i < kind.n_scale * SPAN; i++) {
+    __m512 scale[SPAN];
+#pragma GCC unroll 8
+    for (unsigned i = 0; i < SPAN; i++) {
         scale[i] = now->w->scale[i];
-        if (kind.has_min) {
-            min[i] = now->w->min[i];
-        }
     }
 #pragma GCC unroll 8
     for (unsigned j = 0; j < SPAN; j++) {
         if (next != NULL && j < n) {
-            step_product(kind.n_scale, next, j);
+            step_product(next, j);
         }
 #pragma GCC unroll 2
         for (unsigned t = 2 * j; t < 2 * j + 2; t++) {
-            if (t >= now->nt) {
-                continue;
-            }
-            if (kind.n_scale == 2) {
-                token_halves(kind.has_min, c, now, scale, min, t, i0);
-            } else {
-                token_whole(kind.has_min, c, now, scale, min, t, i0, n);
+            if (t < now->nt) {
+                step_token(c, now, scale, t, i0, n);
             }
         }
     }
@@ -241,15 +189,12 @@ KERN_INLINE void step_tokens(struct amx_chunk *c, unsigned t0, unsigned i0, unsi
 }
 
 /* acc[panel][token] += the span of n_panel panels times all tokens of the chunk. */
-KERN_INLINE void amx_span_times(struct kind kind, struct amx_chunk *c, const struct amx_span *w,
-                                unsigned n_panel, unsigned i0, unsigned n, __m512 (*acc)[CHUNK_AMX])
+KERN_INLINE void amx_span_times(struct amx_chunk *c, const struct amx_span *w, unsigned n_panel,
+                                unsigned i0, unsigned n, __m512 (*acc)[CHUNK_AMX])
 {
-    int32_t sum[2][2 * SPAN * SUMS] __attribute__((aligned(64)));
+    int32_t sum[2][SPAN * SUMS] __attribute__((aligned(64)));
     struct amx_step step[2] = {{.w = w, .sum = sum[0]}, {.w = w, .sum = sum[1]}};
     unsigned i = 0;
-    if (kind.has_min) {
-        amx_chunk_mins(kind.n_scale, c, i0, n);
-    }
     for (unsigned t0 = 0; t0 < c->nt; t0 += c->tile_tokens) {
         for (unsigned p = 0; p < n_panel; p++, i ^= 1) {
             struct amx_step *next = &step[i];
@@ -264,23 +209,22 @@ KERN_INLINE void amx_span_times(struct kind kind, struct amx_chunk *c, const str
             }
             next->w = &w[p];
             next->acc = acc[p] + t0;
-            step_both(kind, c, &step[i ^ 1], next, i0, n);
+            step_both(c, &step[i ^ 1], next, i0, n);
         }
     }
-    step_both(kind, c, &step[i ^ 1], NULL, i0, n);
+    step_both(c, &step[i ^ 1], NULL, i0, n);
 }
 
-/* One function for all formats of a kind: tiles.c. */
-typedef void amx_tiles_fn(struct amx_chunk *c, const struct amx_span *w, unsigned n_panel,
-                          unsigned i0, unsigned n, __m512 (*acc)[CHUNK_AMX]);
-amx_tiles_fn amx_tiles_whole, amx_tiles_whole_min, amx_tiles_halves, amx_tiles_halves_min;
+/* One function for all formats: tiles.c. */
+void amx_tiles(struct amx_chunk *c, const struct amx_span *w, unsigned n_panel, unsigned i0,
+               unsigned n, __m512 (*acc)[CHUNK_AMX]);
 
 /* ------------------------------------------------------------------ matrices */
 
 /* n_panel panels at b (n_row rows of them exist) times the tokens of a chunk. */
-KERN_INLINE void amx_panels(enum format_id f, amx_tiles_fn *tiles, const uint8_t *b,
-                            unsigned n_panel, unsigned n_row, struct amx_chunk *c, unsigned n_sub,
-                            const uint32_t *yi, float *y, size_t ldy)
+KERN_INLINE void amx_panels(enum format_id f, const uint8_t *b, unsigned n_panel, unsigned n_row,
+                            struct amx_chunk *c, unsigned n_sub, const uint32_t *yi, float *y,
+                            size_t ldy)
 {
     const size_t panel_bytes = n_sub * layout_sub_bytes(f);
     struct amx_span w[GROUP];
@@ -295,7 +239,7 @@ KERN_INLINE void amx_panels(enum format_id f, amx_tiles_fn *tiles, const uint8_t
         for (unsigned p = 0; p < n_panel; p++) {
             amx_span_decode(f, b + p * panel_bytes, n, &w[p]);
         }
-        tiles(c, w, n_panel, i, n, acc);
+        amx_tiles(c, w, n_panel, i, n, acc);
     }
     for (unsigned p = 0; p < n_panel; p++) {
         const __mmask16 mask = panel_mask(n_row, p * PANEL_ROWS);
@@ -321,9 +265,9 @@ KERN_INLINE void amx_chunk_begin(const struct kern_act *x, const uint32_t *xi, u
 }
 
 /* The kern_matmul_fn of a format, for AMX_MIN_TOKENS tokens and more. */
-KERN_INLINE void amx_matmul(enum format_id f, amx_tiles_fn *tiles, const void *panels,
-                            unsigned n_row, const struct kern_act *x, const uint32_t *xi,
-                            const uint32_t *yi, unsigned n_token, float *y, size_t ldy)
+KERN_INLINE void amx_matmul(enum format_id f, const void *panels, unsigned n_row,
+                            const struct kern_act *x, const uint32_t *xi, const uint32_t *yi,
+                            unsigned n_token, float *y, size_t ldy)
 {
     const unsigned n_sub = x->k / 32;
     const size_t panel_bytes = n_sub * layout_sub_bytes(f);
@@ -333,24 +277,24 @@ KERN_INLINE void amx_matmul(enum format_id f, amx_tiles_fn *tiles, const void *p
     for (unsigned t0 = 0, nt; t0 < n_token; t0 += nt) {
         nt = n_token - t0 < chunk_tokens ? n_token - t0 : chunk_tokens;
         amx_chunk_begin(x, xi, t0, nt, &c);
-        tiles_configure(c.tile_tokens, layout_n_scale(f));
+        tiles_configure(c.tile_tokens);
         for (unsigned row = 0; row < n_row; row += GROUP * PANEL_ROWS) {
             const unsigned n = n_row - row;
             const unsigned n_panel =
                 n < GROUP * PANEL_ROWS ? (n + PANEL_ROWS - 1) / PANEL_ROWS : GROUP;
             float *to = y + row + (yi ? 0 : t0 * ldy);
-            amx_panels(f, tiles, (const uint8_t *)panels + row / PANEL_ROWS * panel_bytes, n_panel,
-                       n, &c, n_sub, yi ? yi + t0 : NULL, to, ldy);
+            amx_panels(f, (const uint8_t *)panels + row / PANEL_ROWS * panel_bytes, n_panel, n, &c,
+                       n_sub, yi ? yi + t0 : NULL, to, ldy);
         }
     }
     _tile_release();
 }
 
-/* Fewer tokens than that are cheaper without tiles. */
-#define AMX_MIN_TOKENS 8u
+/* Fewer tokens are cheaper without tiles (bench/NOTES.md). */
+#define AMX_MIN_TOKENS 64u
 
-/* One instance: what quant-*.c are made of. `few` is the AVX-512 function of the format. */
-#define AMX_MATMUL(f, kind)                                                                        \
+/* One instance: what quant.c is made of. `few` is the AVX-512 function of the format. */
+#define AMX_MATMUL(f)                                                                              \
     static kern_matmul_fn *few_##f;                                                                \
     static void matmul_##f(const void *panels, unsigned n_row, const struct kern_act *x,           \
                            const uint32_t *xi, const uint32_t *yi, unsigned n_token, float *y,     \
@@ -359,7 +303,7 @@ KERN_INLINE void amx_matmul(enum format_id f, amx_tiles_fn *tiles, const void *p
         if (n_token < AMX_MIN_TOKENS) {                                                            \
             few_##f(panels, n_row, x, xi, yi, n_token, y, ldy);                                    \
         } else {                                                                                   \
-            amx_matmul(FORMAT_##f, amx_tiles_##kind, panels, n_row, x, xi, yi, n_token, y, ldy);   \
+            amx_matmul(FORMAT_##f, panels, n_row, x, xi, yi, n_token, y, ldy);                     \
         }                                                                                          \
     }
 

@@ -58,6 +58,12 @@ KERN_INLINE int decode_offset(enum format_id f)
     }
 }
 
+/* Whether quants with that offset reach beyond 127. */
+KERN_INLINE bool decode_is_wide(enum format_id f)
+{
+    return decode_offset(f) == 128;
+}
+
 KERN_INLINE __m512i load_words(const uint8_t *p)
 {
     return _mm512_loadu_si512(p);

@@ -1,4 +1,5 @@
-/* AVX-512 VNNI: quantized panels times int8 activations, one driver for all formats (decode.h).
+/* AVX-512: quantized panels times int8 activations, one driver for all formats (decode.h), with
+ * VNNI and, where AVX512_NO_VNNI is defined, without.
  *
  * K is walked in spans of 8 sub-blocks (256 elements). For each sub-block of 32 elements, in
  * ascending order, and each token:
@@ -19,6 +20,7 @@
 #else
 #include "kernels/avx512/decode.h"
 #endif
+#include "kernels/avx512/parts.h"
 #include "kernels/kern.h"
 
 #define SPAN  8u  /* sub-blocks */
@@ -36,13 +38,14 @@
 struct kind {
     unsigned n_scale;
     bool has_min, has_offset;
+    bool wide; /* quants with offset above 127 */
     int offset;
 };
 
 KERN_INLINE struct kind kind_of(enum format_id f)
 {
     return (struct kind){layout_n_scale(f), layout_has_min(f), decode_offset(f) != 0,
-                         decode_offset(f)};
+                         decode_is_wide(f), decode_offset(f)};
 }
 
 /* Where the activations of a token are. */
@@ -102,16 +105,36 @@ KERN_INLINE __m512i word_of(const int8_t *p)
     return _mm512_set1_epi32(v);
 }
 
+/* In each dword of sum, four products of an unsigned and a signed byte more. */
+KERN_INLINE __m512i add_products(struct kind kind, __m512i sum, __m512i q, __m512i x)
+{
+#ifndef AVX512_NO_VNNI
+    (void)kind;
+    return _mm512_dpbusd_epi32(sum, q, x);
+#else
+    if (kind.wide) { /* pairs of products may pass 16 bits: all is widened first */
+        __m512i x_even = _mm512_srai_epi16(_mm512_slli_epi16(x, 8), 8);
+        __m512i even = _mm512_and_si512(q, _mm512_set1_epi16(0xff));
+        sum = _mm512_add_epi32(sum, _mm512_madd_epi16(even, x_even));
+        return _mm512_add_epi32(
+            sum, _mm512_madd_epi16(_mm512_srli_epi16(q, 8), _mm512_srai_epi16(x, 8)));
+    }
+    /* 2 * 127 * 127 is below 2^15: nothing saturates */
+    __m512i pairs = _mm512_maddubs_epi16(q, x);
+    return _mm512_add_epi32(sum, _mm512_madd_epi16(pairs, _mm512_set1_epi16(1)));
+#endif
+}
+
 /* dot[t] += the products of q[i0..i1) with the activations of token t at x[t] + at. Neighbouring
  * instructions are of different tokens, so that they do not wait for each other. */
-KERN_INLINE void add_dots(const __m512i *q, const int8_t *const *x, size_t at, unsigned i0,
-                          unsigned i1, unsigned nt, __m512i *dot)
+KERN_INLINE void add_dots(struct kind kind, const __m512i *q, const int8_t *const *x, size_t at,
+                          unsigned i0, unsigned i1, unsigned nt, __m512i *dot)
 {
 #pragma GCC unroll 8
     for (unsigned i = i0; i < i1; i++) {
 #pragma GCC unroll 8
         for (unsigned t = 0; t < nt; t++) {
-            dot[t] = _mm512_dpbusd_epi32(dot[t], q[i], word_of(x[t] + at + 4 * i));
+            dot[t] = add_products(kind, dot[t], q[i], word_of(x[t] + at + 4 * i));
         }
     }
 }
@@ -135,15 +158,15 @@ KERN_INLINE void sub_times_whole(struct kind kind, const struct sub *w, const in
         begin_dots((struct kind){0}, fix, j, nt, more);
 #pragma GCC unroll 4
         for (unsigned i = 0; i < 4; i++) {
-            add_dots(w->q, x, 32 * j, i, i + 1, nt, dot);
-            add_dots(w->q, x, 32 * j, i + 4, i + 5, nt, more);
+            add_dots(kind, w->q, x, 32 * j, i, i + 1, nt, dot);
+            add_dots(kind, w->q, x, 32 * j, i + 4, i + 5, nt, more);
         }
 #pragma GCC unroll 8
         for (unsigned t = 0; t < nt; t++) {
             dot[t] = _mm512_add_epi32(dot[t], more[t]);
         }
     } else {
-        add_dots(w->q, x, 32 * j, 0, 8, nt, dot);
+        add_dots(kind, w->q, x, 32 * j, 0, 8, nt, dot);
     }
 #pragma GCC unroll 8
     for (unsigned t = 0; t < nt; t++) {
@@ -161,13 +184,13 @@ KERN_INLINE void sub_times_halves(struct kind kind, const struct sub *w, const i
     __m512i dot[TILE];
     __m512 v[TILE];
     begin_dots(kind, fix, 2 * j, nt, dot);
-    add_dots(w->q, x, 32 * j, 0, 4, nt, dot);
+    add_dots(kind, w->q, x, 32 * j, 0, 4, nt, dot);
 #pragma GCC unroll 8
     for (unsigned t = 0; t < nt; t++) {
         v[t] = _mm512_mul_ps(_mm512_cvtepi32_ps(dot[t]), w->scale[0]);
     }
     begin_dots(kind, fix, 2 * j + 1, nt, dot);
-    add_dots(w->q, x, 32 * j, 4, 8, nt, dot);
+    add_dots(kind, w->q, x, 32 * j, 4, 8, nt, dot);
 #pragma GCC unroll 8
     for (unsigned t = 0; t < nt; t++) {
         v[t] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dot[t]), w->scale[1], v[t]);
@@ -364,7 +387,8 @@ KERN_INLINE void tiles_times(struct kind kind, const struct span *span, const st
 /* One function for all formats of a kind: tiles.c. A format has either mins or an offset. */
 typedef void tiles_fn(const struct span *span, const struct lane *lane, unsigned nt, unsigned i0,
                       unsigned n, int offset, __m512 *acc);
-tiles_fn avx512_tiles_whole, avx512_tiles_whole_min, avx512_tiles_halves, avx512_tiles_halves_min;
+tiles_fn avx512_tiles_whole, avx512_tiles_whole_wide, avx512_tiles_whole_min, avx512_tiles_halves,
+    avx512_tiles_halves_min;
 
 /* Tokens t0.. t0 + nt, at most CHUNK of them. */
 KERN_INLINE void matmul_chunk(enum format_id f, tiles_fn *tiles, const uint8_t *b, unsigned n_row,

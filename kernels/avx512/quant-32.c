@@ -1,14 +1,13 @@
-/* AVX-512 VNNI matrix kernels of formats with blocks of 32 elements: one instance of the driver in
+/* AVX-512 matrix kernels of formats with blocks of 32 elements: one instance of the driver in
  * matmul.h for each. */
 #include "kernels/avx512/matmul.h"
-#include "kernels/avx512/parts.h"
 
 MATMUL(Q4_0, whole)
 MATMUL(Q4_1, whole_min)
 MATMUL(Q5_0, whole)
 MATMUL(Q5_1, whole_min)
-MATMUL(Q8_0, whole)
-MATMUL(IQ4_NL, whole)
+MATMUL(Q8_0, whole_wide)
+MATMUL(IQ4_NL, whole_wide)
 MATMUL(MXFP4, whole)
 
 void avx512_fill_quant_32(struct kern *kern)

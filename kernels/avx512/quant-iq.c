@@ -2,7 +2,6 @@
  * matmul.h for each. */
 #define MATMUL_CODEBOOKS
 #include "kernels/avx512/matmul.h"
-#include "kernels/avx512/parts.h"
 
 MATMUL(IQ1_S, whole)
 MATMUL(IQ1_M, halves)

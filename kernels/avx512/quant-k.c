@@ -1,11 +1,10 @@
-/* AVX-512 VNNI matrix kernels of formats with blocks of 256 elements without minima: one instance
+/* AVX-512 matrix kernels of formats with blocks of 256 elements without minima: one instance
  * of the driver in matmul.h for each. */
 #include "kernels/avx512/matmul.h"
-#include "kernels/avx512/parts.h"
 
 MATMUL(Q3_K, halves)
 MATMUL(Q6_K, halves)
-MATMUL(IQ4_XS, whole)
+MATMUL(IQ4_XS, whole_wide)
 
 void avx512_fill_quant_k(struct kern *kern)
 {

@@ -1,7 +1,6 @@
-/* AVX-512 VNNI matrix kernels of formats with blocks of 256 elements with minima: one instance of
+/* AVX-512 matrix kernels of formats with blocks of 256 elements with minima: one instance of
  * the driver in matmul.h for each. */
 #include "kernels/avx512/matmul.h"
-#include "kernels/avx512/parts.h"
 
 MATMUL(Q2_K, halves_min)
 MATMUL(Q4_K, whole_min)

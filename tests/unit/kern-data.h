@@ -11,7 +11,7 @@
 
 #include "kernels/kern.h"
 
-static const char *const kern_isas[] = {"ref", "avx2", "avxvnni", "avx512", "amx"};
+static const char *const kern_isas[] = {"ref", "avx2", "avxvnni", "avx512bw", "avx512", "amx"};
 #define N_KERN_ISA 5
 
 /* The tables that this processor can execute; each test runs on all of them. */

@@ -55,11 +55,14 @@ static bool isa_expected(const char *isa)
     if (strcmp(isa, "avx2") == 0) {
         return BUILT_AVX2 && avx2;
     }
-    bool avx512 = avx2 && cpu_has_flag("avx512f") && cpu_has_flag("avx512bw") &&
-                  cpu_has_flag("avx512vl") && cpu_has_flag("avx512dq") &&
-                  cpu_has_flag("avx512_vnni");
     if (strcmp(isa, "avxvnni") == 0) {
         return BUILT_AVXVNNI && avx2 && cpu_has_flag("avx_vnni");
+    }
+    bool avx512bw = avx2 && cpu_has_flag("avx512f") && cpu_has_flag("avx512bw") &&
+                    cpu_has_flag("avx512vl") && cpu_has_flag("avx512dq");
+    bool avx512 = avx512bw && cpu_has_flag("avx512_vnni");
+    if (strcmp(isa, "avx512bw") == 0) {
+        return BUILT_AVX512 && avx512bw;
     }
     if (strcmp(isa, "avx512") == 0) {
         return BUILT_AVX512 && avx512;
@@ -113,7 +116,7 @@ Test(kern, unknown_isa_is_refused)
     cr_assert_eq(kern_select(&kern, &err), NUMOE_E_INPUT);
     cr_expect_null(kern);
     cr_expect_not_null(strstr(err.text, "mmx"), "%s", err.text);
-    cr_expect_not_null(strstr(err.text, "ref, avx2, avxvnni, avx512, amx"), "%s", err.text);
+    cr_expect_not_null(strstr(err.text, "ref, avx2, avxvnni, avx512bw, avx512, amx"), "%s", err.text);
 }
 
 Test(kern, tables_are_complete)
@@ -223,8 +226,8 @@ Test(kern, quantize)
 /* ------------------------------------------------------------------ matrices */
 
 #define N_ROW   48u
-#define N_TOKEN 33u
-#define N_X     40u /* activations to pick from */
+#define N_TOKEN 67u
+#define N_X     72u /* activations to pick from */
 
 struct problem {
     const struct format *f;
@@ -463,7 +466,7 @@ static void check_part(const struct kern *kern, const struct problem *p, unsigne
 static void check_parts(const struct kern *kern, const struct problem *p)
 {
     static const unsigned n_rows[] = {1, 15, 16, 17, 48};
-    static const unsigned n_tokens[] = {1, 2, 3, 4, 5, 7, 8, 17, N_TOKEN};
+    static const unsigned n_tokens[] = {1, 2, 3, 4, 5, 7, 8, 17, 33, N_TOKEN};
     uint64_t state = 5;
     for (unsigned i = 0; i < ARRAY_LEN(n_rows); i++) {
         for (unsigned j = 0; j < ARRAY_LEN(n_tokens); j++) {
