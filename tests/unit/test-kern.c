@@ -2,7 +2,13 @@
  * that this processor can execute: against sums in double, and against themselves (an element must
  * not depend on what else a call computes). Vector functions and attention are in
  * test-kern-vector.c. */
+#include <errno.h>
 #include <float.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <stddef.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
 
 #include "base/mem.h"
 #include "kernels/select.h"
@@ -107,6 +113,41 @@ Test(kern, isa_can_be_forced)
         }
     }
 }
+
+#ifdef KERN_HAVE_AMX
+/* From now on the system refuses this process the tiles of AMX. */
+static void refuse_tiles(void)
+{
+    struct sock_filter code[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_arch_prctl, 0, 3),
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, args[0])),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, 0x1023 /* ARCH_REQ_XCOMP_PERM */, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    struct sock_fprog program = {ARRAY_LEN(code), code};
+    cr_assert_eq(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
+    cr_assert_eq(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program), 0);
+}
+
+Test(kern, refused_tiles_are_done_without)
+{
+    const struct kern *kern = NULL;
+    numoe_error err = {0};
+    if (!isa_expected("amx")) {
+        cr_skip("no AMX here");
+    }
+    refuse_tiles();
+    cr_expect_null(kern_find("amx"));
+    unsetenv("NUMOE_ISA");
+    cr_assert_eq(kern_select(&kern, &err), NUMOE_OK);
+    cr_expect_str_eq(kern->isa, "avx512");
+    setenv("NUMOE_ISA", "amx", 1);
+    cr_assert_eq(kern_select(&kern, &err), NUMOE_E_SUPPORT);
+    cr_expect_not_null(strstr(err.text, strerror(EPERM)), "%s", err.text);
+}
+#endif
 
 Test(kern, unknown_isa_is_refused)
 {
