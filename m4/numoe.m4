@@ -35,8 +35,9 @@ AC_DEFUN([NUMOE_WITH], [
 # Whether the compiler makes code for an x86 instruction set. Sets KERN_HAVE_VARIABLE (C macro and
 # Automake conditional) and VARIABLE_FLAGS; whether the processor has it is asked at run time.
 AC_DEFUN([NUMOE_ISA], [
+  AC_REQUIRE([NUMOE_OPTION_ISA])
   numoe_isa_ok=no
-  AS_CASE([$host_cpu], [x86_64|amd64], [
+  AS_CASE([$host_cpu:,$with_isa,], [x86_64:*,all,*|amd64:*,all,*|x86_64:*,$1,*|amd64:*,$1,*], [
     AC_MSG_CHECKING([whether $CC can make $1 code])
     numoe_saved_CFLAGS=$CFLAGS
     CFLAGS="$CFLAGS $3"
@@ -53,6 +54,14 @@ int main(void)
      numoe_isa_built="$numoe_isa_built $1"])
   AM_CONDITIONAL([KERN_HAVE_$2], [test $numoe_isa_ok = yes])
   AC_SUBST([$2_FLAGS], ["$3"])
+])
+
+AC_DEFUN([NUMOE_OPTION_ISA], [
+  AC_ARG_WITH([isa],
+    [AS_HELP_STRING([--with-isa=LIST],
+      [build kernels for these instruction sets, separated by commas (default: all; ref: portable C
+       alone, which is always there)])],
+    [AS_CASE([$withval], [yes], [with_isa=all], [no], [with_isa=ref])], [with_isa=all])
 ])
 
 AC_DEFUN([NUMOE_OPTION_DEBUG], [
