@@ -200,9 +200,9 @@ numoe_status kern_select(const struct kern **out, numoe_error *err)
         return NUMOE_OK;
     }
     if (isa_index(wanted) == N_ISA) {
-        return status_fail(err, NUMOE_E_INPUT,
-                           "NUMOE_ISA is \"%s\", known are ref, avx2, avxvnni, avx512bw, avx512, amx",
-                           wanted);
+        return status_fail(
+            err, NUMOE_E_INPUT,
+            "NUMOE_ISA is \"%s\", known are ref, avx2, avxvnni, avx512bw, avx512, amx", wanted);
     }
     int refused;
     const struct kern *chosen = table_at(isa_index(wanted), &refused);

@@ -12,7 +12,7 @@
 #include "kernels/kern.h"
 
 static const char *const kern_isas[] = {"ref", "avx2", "avxvnni", "avx512bw", "avx512", "amx"};
-#define N_KERN_ISA 5
+#define N_KERN_ISA (sizeof(kern_isas) / sizeof(kern_isas[0]))
 
 /* The tables that this processor can execute; each test runs on all of them. */
 #define FOR_EACH_KERN(kern)                                                                        \
