@@ -65,11 +65,18 @@ static int ask_pages(struct world *w, const char *from, size_t bytes, size_t ste
 static void count_line(char *line, unsigned os_node, struct audit *sum)
 {
     char *save = NULL;
+    const char *size = strstr(line, "kernelpagesize_kB=");
+    unsigned long kib = 0;
+    /* Counted in the mapping's own pages: those of 2 MiB are 512 small ones. */
+    if (size != NULL) {
+        sscanf(size, "kernelpagesize_kB=%lu", &kib);
+    }
+    const uint64_t scale = MAX(kib * 1024 / page_bytes(), 1u);
     for (char *word = strtok_r(line, " ", &save); word; word = strtok_r(NULL, " ", &save)) {
         unsigned node;
         unsigned long long n;
         if (sscanf(word, "N%u=%llu", &node, &n) == 2) {
-            count(sum, (int)node, os_node, n);
+            count(sum, (int)node, os_node, n * scale);
         }
     }
 }
