@@ -337,14 +337,13 @@ template <typename T, int NV> static void launch_heads(const cuda_attn_args *p, 
 
 static void decode_some(const cuda_attn_args *p, cudaStream_t s)
 {
-    if (attn_mla_partials(p, s)) {
-        /* done */
-    } else if (p->kv.n_value > ATTN_THREADS) {
+    if (p->kv.n_value > ATTN_THREADS) {
         p->kv.half ? launch_heads<__half, 2>(p, s) : launch_heads<float, 2>(p, s);
     } else {
         p->kv.half ? launch_heads<__half, 1>(p, s) : launch_heads<float, 1>(p, s);
     }
-    merge < < <dim3(p->n_head, p->n), p->kv.n_value> 128 ? 256 : 64, 0, s >>> (*p);
+    const unsigned n_thread = p->kv.n_value > 128 ? 256 : 64;
+    merge<<<dim3(p->n_head, p->n), n_thread, 0, s>>>(*p);
 }
 
 extern "C" void cuda_attn_decode(const cuda_attn_args *p, cudaStream_t s)

@@ -71,7 +71,8 @@ static __global__ void __launch_bounds__(NORM_THREADS) norm(const cuda_norm_args
 extern "C" void cuda_norm(const cuda_norm_args *p, cudaStream_t s)
 {
     if (p->n > 0) {
-        norm < <<p->n, p->k<NORM_THREADS ? 128 : NORM_THREADS, 0, s>>>(*p);
+        const unsigned n_thread = p->k < NORM_THREADS ? 128 : NORM_THREADS;
+        norm<<<p->n, n_thread, 0, s>>>(*p);
     }
 }
 
@@ -147,8 +148,8 @@ static __global__ void heads(const cuda_heads_args p)
 extern "C" void cuda_heads(const cuda_heads_args *p, cudaStream_t s)
 {
     if (p->n > 0) {
-        heads < < <dim3(p->n_head, p->n), p->n_elem> 128 ? 256 : 64, p->n_elem * sizeof(float),
-            s >>> (*p);
+        const unsigned n_thread = p->n_elem > 128 ? 256 : 64;
+        heads<<<dim3(p->n_head, p->n), n_thread, p->n_elem * sizeof(float), s>>>(*p);
     }
 }
 
