@@ -172,6 +172,8 @@ int sampling_option(struct sampling_options *o, int opt, const char *value);
 int stop_option(const char **stop, size_t *n_stop, const char *value);
 /* What was not named: the model, and a seed (an exit status). */
 void model_options_finish(struct model_options *o);
+/* What Slurm or PBS have given to this task (limits.c). */
+void job_limits(numoe_engine_params *params);
 int sampling_options_finish(struct sampling_options *o, bool is_bundled);
 
 /* The next option as getopt_long() gives it, -1 at the end, '?' after an error (said already). */

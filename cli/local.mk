@@ -16,6 +16,7 @@ numoe_sources += \
 	cli/inspect.c \
 	cli/interrupt.c \
 	cli/journal.c cli/journal.h \
+	cli/limits.c \
 	cli/main.c \
 	cli/options.c \
 	cli/output.c \

@@ -328,6 +328,7 @@ void model_options_finish(struct model_options *o)
     }
     o->is_bundled = !o->params.model_path;
     o->params.min_ctx = o->n_ctx;
+    job_limits(&o->params);
 }
 
 int stop_option(const char **stop, size_t *n_stop, const char *value)

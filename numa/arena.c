@@ -153,7 +153,7 @@ static numoe_status check_room(const struct node_arena *arena, size_t bytes, boo
     if (taken >= limit || bytes > limit - taken) {
         return fail_full(arena, bytes, limit - MIN(limit, taken),
                          topo->memory_limit_bytes <= topo->host_room_bytes
-                             ? "of the control group's limit"
+                             ? "of the control group's or job's limit"
                              : "of what this machine had free at start",
                          err);
     }

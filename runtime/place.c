@@ -220,6 +220,22 @@ static void set_bandwidth(const numoe_engine_params *params, struct placement_ma
     }
 }
 
+/* What a job was given is like what a control group allows. Another machine's topology is not what it
+ * was given a part of. */
+static void limit(const numoe_engine_params *params, struct topo *topo)
+{
+    const double cpus = params->max_cpus;
+    if (!topo->is_this_machine) {
+        return;
+    }
+    if (params->max_cpus > 0) {
+        topo->cpu_quota = topo->cpu_quota > 0 ? MIN(topo->cpu_quota, cpus) : cpus;
+    }
+    if (params->max_bytes > 0) {
+        topo->memory_limit_bytes = MIN(topo->memory_limit_bytes, params->max_bytes);
+    }
+}
+
 /* Before anything is planned. */
 static numoe_status open_machine_and_shapes(const numoe_engine_params *params,
                                             const struct model *model, struct topo *topo,
@@ -228,6 +244,7 @@ static numoe_status open_machine_and_shapes(const numoe_engine_params *params,
     FORWARD_IF(shapes_new(model, &p->shapes, err));
     FORWARD_IF(params->map_experts ? shapes_map_experts(&p->shapes, err) : NUMOE_OK);
     FORWARD_IF(room_read(topo, err));
+    limit(params, topo); /* of what there is now */
     leave_out_nodes_without_workers(topo);
     FORWARD_IF(open_machine(params, model, topo, p, err));
     return params->plan == NULL ? leave_out_full_nodes(params, model, topo, p, err) : NUMOE_OK;

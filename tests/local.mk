@@ -112,3 +112,14 @@ EXTRA_DIST += tests/numa/run-guest tests/numa/check-numa
 .PHONY: check-numa
 check-numa: tests/numa/guest numoe$(EXEEXT)
 	$(AM_V_at)$(top_srcdir)/tests/numa/check-numa $(abs_top_builddir)/tests/numa/guest
+
+# ------------------------------------------------------------------ batch jobs
+# Not part of `make check`: 200 requests, 20 kills; a real Slurm (as root).
+EXTRA_DIST += tests/check-slurm
+
+.PHONY: check-batch check-slurm
+check-batch: numoe$(EXEEXT)
+	$(AM_V_at)$(AM_TESTS_ENVIRONMENT) BATCH_REQUESTS=200 BATCH_KILLS=20 \
+	    $(SHELL) $(top_srcdir)/tests/cli/batch-kill.sh
+check-slurm: numoe$(EXEEXT)
+	$(AM_V_at)$(AM_TESTS_ENVIRONMENT) $(SHELL) $(top_srcdir)/tests/check-slurm $(abs_top_builddir)

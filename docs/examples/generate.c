@@ -3,7 +3,8 @@
  *     cc generate.c $(pkg-config --cflags --libs numoe) -o generate
  *     ./generate [MODEL.gguf [PROMPT]]
  *
- * Without a model the bundled one is taken. */
+ * Without a model the bundled one is taken. At the end stands what each node read of the weights.
+ */
 #include <numoe/numoe.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,6 +15,18 @@ static void check(numoe_status status, const numoe_error *err)
     if (status != NUMOE_OK) {
         fprintf(stderr, "generate: %s\n", err->text);
         exit(1);
+    }
+}
+
+/* Weights read by each node's workers: from its own memory, and over the interconnect. */
+static void print_traffic(const numoe_engine *engine, size_t n_token)
+{
+    numoe_traffic t;
+
+    for (unsigned i = 0; numoe_engine_traffic(engine, i, &t); i++) {
+        fprintf(stderr, "node %u: %.1f MB a token from its own memory, %.1f MB from other nodes\n",
+                t.os_node, (double)t.local_bytes * 1e-6 / (double)n_token,
+                (double)t.remote_bytes * 1e-6 / (double)n_token);
     }
 }
 
@@ -55,6 +68,7 @@ int main(int argc, char **argv)
     check(numoe_generate(session, sampler, &params, &result, &err), &err);
     printf("\n");
     fprintf(stderr, "%zu tokens in %.2f s\n", result.n_generated, result.generate_seconds);
+    print_traffic(engine, n + result.n_generated);
 
     numoe_sampler_free(sampler);
     numoe_session_free(session);

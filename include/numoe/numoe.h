@@ -117,6 +117,8 @@ typedef struct numoe_engine_params {
     const char *model_path;      /* a GGUF file, of a split one the first part; NULL: the bundled model */
     const char *topology;        /* NULL: this machine; an hwloc synthetic string or XML file otherwise */
     unsigned n_thread;           /* workers over all nodes; 0: one per allowed physical core */
+    unsigned max_cpus;           /* no more workers than that where n_thread is 0; 0: no such limit */
+    uint64_t max_bytes;          /* memory that may be taken, of what is free; 0: no such limit */
     unsigned chunk_tokens;       /* most tokens evaluated together (THROUGHPUT: by a node); 0: 512 */
     unsigned min_ctx;            /* refuses, before weights are read, a model with a shorter context */
     numoe_kv_type kv_type;
