@@ -57,6 +57,7 @@ enum {
     OPT_OUTPUT_FILE,
     OPT_SOCKETS, OPT_NODES, OPT_CORES, OPT_ARTIFICIAL,
     OPT_GEOMETRY, OPT_TYPE, OPT_BANDWIDTH, OPT_GPU_MODEL, OPT_NO_PROBE,
+    OPT_GPU, OPT_GPU_EXPERTS, OPT_GPU_DEVICES, OPT_VRAM_BUDGET, OPT_DEFER,
 };
 /* clang-format on */
 
@@ -77,8 +78,12 @@ struct model_options {
     {"placement", required_argument, NULL, OPT_PLACEMENT},                                         \
     {"replica-budget", required_argument, NULL, OPT_REPLICA_BUDGET},                               \
     {"expert-stats", required_argument, NULL, OPT_EXPERT_STATS},                                   \
-    {"plan", required_argument, NULL, OPT_PLAN},                                                   \
-    {"mmap", no_argument, NULL, OPT_MMAP}
+    {"plan", required_argument, NULL, OPT_PLAN}, {"mmap", no_argument, NULL, OPT_MMAP},            \
+    {"gpu", required_argument, NULL, OPT_GPU},                                                     \
+    {"gpu-experts", required_argument, NULL, OPT_GPU_EXPERTS},                                     \
+    {"gpu-devices", required_argument, NULL, OPT_GPU_DEVICES},                                     \
+    {"vram-budget", required_argument, NULL, OPT_VRAM_BUDGET},                                     \
+    {"defer", required_argument, NULL, OPT_DEFER}
 
 #define CHAT_TEMPLATE_OPTION {"chat-template", required_argument, NULL, OPT_CHAT_TEMPLATE}
 
@@ -108,6 +113,14 @@ struct model_options {
     "      --plan FILE       a plan from 'numoe plan --json', instead of these three\n"            \
     "      --mmap            experts stay in the file, read through the page cache: for models\n"  \
     "                        larger than memory; slower\n"                                        \
+    "      --gpu P           the dense half of layers on GPUs: auto (numoe-gpu-cuda if it finds\n"   \
+    "                        one), cuda, emu, the path of a program, or none (the default)\n"     \
+    "      --gpu-experts N   experts that GPUs have as well: a number, 20%, or auto (the\n"        \
+    "                        default): the most used ones, as many as fit\n"                      \
+    "      --gpu-devices L   which GPUs, by number: 0,2 (default: all)\n"                          \
+    "      --vram-budget SIZE  memory of each GPU that may be used (default: what is free)\n"      \
+    "      --defer N         N of a token's experts join one layer later: overlaps more with a\n"  \
+    "                        GPU, changes results (default: 0)\n"                                 \
     "  -q, --quiet           only the result and errors\n"                                         \
     "  -h, --help            this text\n"
 

@@ -229,6 +229,53 @@ bool parse_bytes(const char *option, const char *text, uint64_t *bytes)
     return true;
 }
 
+static bool parse_gpu_experts(const char *text, numoe_engine_params *params)
+{
+    bool is_percent;
+    double n;
+
+    if (strcmp(text, "auto") == 0) {
+        params->gpu_experts = NUMOE_GPU_EXPERTS_AUTO;
+        params->gpu_expert_percent = 0;
+        return true;
+    }
+    if (!scan_size(text, &is_percent, &n) || (is_percent && n > 100) ||
+        (!is_percent && (text[strspn(text, "0123456789")] || n >= NUMOE_GPU_EXPERTS_AUTO))) {
+        fail(EXIT_INPUT,
+             "--gpu-experts: '%s' is neither auto nor a number nor a share such as 20%%", text);
+        return false;
+    }
+    params->gpu_experts = is_percent ? 0 : (unsigned)n;
+    params->gpu_expert_percent = is_percent ? n : 0;
+    return true;
+}
+
+static int gpu_option(struct model_options *o, int opt, const char *value)
+{
+    bool ok = true;
+
+    switch (opt) {
+    case OPT_GPU:
+        o->params.gpu = value;
+        break;
+    case OPT_GPU_EXPERTS:
+        ok = parse_gpu_experts(value, &o->params);
+        break;
+    case OPT_GPU_DEVICES:
+        o->params.gpu_devices = value;
+        break;
+    case OPT_VRAM_BUDGET:
+        ok = parse_bytes("--vram-budget", value, &o->params.vram_budget_bytes);
+        break;
+    case OPT_DEFER:
+        ok = parse_unsigned("--defer", value, 0, MAX_TOKENS, &o->params.defer_experts);
+        break;
+    default:
+        return 0;
+    }
+    return ok ? 1 : -1;
+}
+
 int model_option(struct model_options *o, int opt, const char *value)
 {
     bool ok = true;
@@ -271,7 +318,7 @@ int model_option(struct model_options *o, int opt, const char *value)
         o->params.plan = value;
         break;
     default:
-        return 0;
+        return gpu_option(o, opt, value);
     }
     return ok ? 1 : -1;
 }

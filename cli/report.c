@@ -143,6 +143,9 @@ void report_engine(const numoe_engine *engine)
         fputs(" of experts in the file", stderr);
     }
     fprintf(stderr, "\nplacement  %s\n", info->placement);
+    if (info->gpu) {
+        fprintf(stderr, "gpu        %s\n", info->gpu);
+    }
     fprintf(stderr, "compute    %s kernels, KV cache %s, ", info->isa,
             kv_type_name(info->kv_type));
     print_scaled(stderr, (double)info->active_bytes, "B");

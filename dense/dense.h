@@ -40,6 +40,10 @@ void dense_begin(struct dense *d, const struct dense_token *tokens, unsigned n);
 /* x = embedding of the tokens. */
 void dense_embed(struct dense *d, struct worker *w);
 
+/* x = a residual stream [n, D] that somebody else has brought through the first layers: in place of
+ * dense_embed(). */
+void dense_enter(struct dense *d, struct worker *w, const float *stream);
+
 /* x += attention(norm(x)) */
 void dense_attention(struct dense *d, struct worker *w, unsigned il);
 

@@ -110,6 +110,9 @@ static void leave_twins(struct kv_block *block)
 
 static void drop_chunk(struct kv_chunk *chunk)
 {
+    if (chunk->block == NULL) {
+        return; /* mapped */
+    }
     if (--chunk->block->n_user == 0) {
         leave_twins(chunk->block);
         node_arena_free(chunk->block->arena);

@@ -53,6 +53,18 @@ void dense_embed(struct dense *d, struct worker *w)
     }
 }
 
+void dense_enter(struct dense *d, struct worker *w, const float *stream)
+{
+    const size_t n_embd = d->model->hp.n_embd;
+    struct dense_node *node = &d->node[w->in];
+    uint32_t lo, hi;
+    dense_own_tokens(w, d->n, &lo, &hi);
+    memcpy(node->x + lo * n_embd, stream + lo * n_embd, (hi - lo) * n_embd * sizeof *stream);
+    for (uint32_t t = lo; t < hi; t++) {
+        rope_angles(&d->rope, d->token[t].position, node->angles + (size_t)t * d->rope.n_rot);
+    }
+}
+
 void dense_norm(struct dense *d, struct worker *w, const struct weight *norm, bool q8)
 {
     const struct model_hparams *hp = &d->model->hp;

@@ -11,9 +11,9 @@ struct room {
     uint64_t left[EXCHANGE_MAX_DEVICE];
 };
 
-static double gib(uint64_t bytes)
+static double mb(uint64_t bytes)
 {
-    return (double)bytes / (1024.0 * 1024.0 * 1024.0);
+    return (double)bytes * 1e-6;
 }
 
 static uint64_t kv_bytes(const struct gpu_plan_request *r, uint32_t il)
@@ -120,12 +120,12 @@ static numoe_status too_small(const struct gpu_plan_request *r, numoe_error *err
         most = MAX(most, r->device_bytes[id]);
     }
     return status_fail(err, NUMOE_E_MEMORY,
-                       "GPU memory of %.2f GiB is too little for one layer: %.2f GiB of weights, "
-                       "%.2f GiB of embedding, %.2f GiB of KV cache for %llu tokens, %.2f GiB of "
+                       "GPU memory of %.1f MB is too little for one layer: %.1f MB of weights, "
+                       "%.1f MB of embedding, %.1f MB of KV cache for %llu tokens, %.1f MB of "
                        "workspace: a shorter context or chunk needs less",
-                       gib(most), gib(r->layer[0].dense_bytes), gib(r->embd_bytes),
-                       gib(kv_bytes(r, 0)), (unsigned long long)r->n_block * r->block_tokens,
-                       gib(r->work_bytes));
+                       mb(most), mb(r->layer[0].dense_bytes), mb(r->embd_bytes),
+                       mb(kv_bytes(r, 0)), (unsigned long long)r->n_block * r->block_tokens,
+                       mb(r->work_bytes));
 }
 
 /* ------------------------------------------------------------------ experts */

@@ -142,9 +142,8 @@ numoe_status seq_start(struct batch_seq *seq, unsigned n_ctx, numoe_error *err)
 
 void seq_suspend(struct batch_seq *seq)
 {
-    seq->session->n_done = 0;
+    session_rewind(seq->session, 0);
     seq->session->has_logits = false;
-    kv_truncate(seq->session->kv, 0);
 }
 
 const int32_t *seq_tokens(const struct batch_seq *seq, size_t *n)

@@ -88,6 +88,16 @@ static void queue_free(struct seq_queue *q)
 
 /* ------------------------------------------------------------------ memory */
 
+static double free_bytes(const struct topo *topo);
+
+/* For KV caches, on the GPU if they are there. */
+static double room_bytes(const numoe_engine *e)
+{
+    const double gpu_bytes =
+        e->gpu != NULL ? (double)gpu_kv_tokens(e->gpu) * (double)e->info.kv_token_bytes : 0;
+    return e->gpu != NULL ? MIN(gpu_bytes, free_bytes(e->topo)) : free_bytes(e->topo);
+}
+
 /* What all nodes together can still give, as far as it is known. */
 static double free_bytes(const struct topo *topo)
 {
@@ -397,7 +407,7 @@ numoe_status numoe_batch_new(numoe_engine *engine, const numoe_batch_params *par
     b->max_active = MIN(params->max_sequences ? params->max_sequences : SEQUENCES_DEFAULT,
                         engine->chunk_tokens);
     b->info.kv_bytes =
-        params->kv_bytes ? params->kv_bytes : (uint64_t)(free_bytes(engine->topo) * ROOM_PART);
+        params->kv_bytes ? params->kv_bytes : (uint64_t)(room_bytes(engine) * ROOM_PART);
     queue_init(&b->waiting);
     queue_init(&b->done);
     numoe_status status = mem_new(&b->active, b->max_active, sizeof *b->active, "batch", err);

@@ -10,6 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "runtime/bundled.h"
 #include "runtime/engine.h"
 
 /* Given by the build: BUNDLED_INSTALLED, BUNDLED_IN_SOURCE, BUNDLED_BUILD_FOLDER. */
@@ -26,7 +27,7 @@ static bool is_in_build_folder(const char *file)
 }
 
 /* The library's own file tells, or where it is linked into a program, the program's. */
-static bool is_installed(void)
+bool bundled_is_installed(void)
 {
     Dl_info info;
     static const char here;
@@ -39,7 +40,7 @@ static bool is_installed(void)
 
 numoe_status numoe_bundled_model(const char **path, numoe_error *err)
 {
-    const bool installed = is_installed();
+    const bool installed = bundled_is_installed();
 
     if (access(BUNDLED_INSTALLED, R_OK) == 0) {
         *path = BUNDLED_INSTALLED;

@@ -13,13 +13,15 @@
 #include "kernels/select.h"
 #include "model/chat.h"
 #include "numa/bandwidth.h"
+#include "runtime/gpu-engine.h"
 #include "runtime/place.h"
 
 #define CHUNK_TOKENS_MAX 65536u
 
 void numoe_engine_params_init(numoe_engine_params *params)
 {
-    *params = (numoe_engine_params){.chunk_tokens = CHUNK_TOKENS_DEFAULT};
+    *params = (numoe_engine_params){.chunk_tokens = CHUNK_TOKENS_DEFAULT,
+                                    .gpu_experts = NUMOE_GPU_EXPERTS_AUTO};
 }
 
 static numoe_status check_params(const numoe_engine_params *params, numoe_error *err)
@@ -41,6 +43,10 @@ static numoe_status check_params(const numoe_engine_params *params, numoe_error 
     }
     if (params->mode < NUMOE_MODE_AUTO || params->mode > NUMOE_MODE_THROUGHPUT) {
         return status_fail(err, NUMOE_E_INPUT, "mode %d is not known", (int)params->mode);
+    }
+    if (!(params->gpu_expert_percent >= 0 && params->gpu_expert_percent <= 100)) {
+        return status_fail(err, NUMOE_E_INPUT, "%g percent of the experts: 0 to 100 are possible",
+                           params->gpu_expert_percent);
     }
     if (!(params->node_bps >= 0 && params->node_bps < 1e15)) {
         return status_fail(err, NUMOE_E_INPUT, "a bandwidth of %g bytes/s is not possible",
@@ -64,6 +70,17 @@ static numoe_status check_vocabulary(const struct model *model, const struct tok
         return status_fail(err, NUMOE_E_FILE_MODEL,
                            "vocabulary has %u tokens, token_embd.weight only %u rows", n_token,
                            model->hp.n_vocab);
+    }
+    return NUMOE_OK;
+}
+
+static numoe_status check_defer(const struct model *model, unsigned n, numoe_error *err)
+{
+    if (n > 0 && n >= model->hp.n_expert_used) {
+        return status_fail(
+            err, NUMOE_E_INPUT,
+            "%u deferred experts: at most %d of the %u that a token has are possible", n,
+            MAX((int)model->hp.n_expert_used - 1, 0), model->hp.n_expert_used);
     }
     return NUMOE_OK;
 }
@@ -153,6 +170,7 @@ static void fill_info(numoe_engine *e, numoe_kv_type kv_type, double load_second
         .active_bytes = m->active.dense + m->active.shared + m->active.routed,
         .kv_token_bytes = kv_token_bytes(m, e->kv_type),
         .load_seconds = load_seconds,
+        .gpu = e->gpu != NULL ? gpu_description(e->gpu) : NULL,
         .kv_type = kv_type,
     };
 }
@@ -223,6 +241,7 @@ static void engine_free(numoe_engine *e)
     mem_free(e->token);
     strbuf_fini(&e->placement);
     step_free(e->step);
+    gpu_close(e->gpu);
     store_free(e->store);
     pools_free(e->pools);
     chat_close(e->chat);
@@ -238,12 +257,13 @@ static numoe_status load_weights(numoe_engine *e, const numoe_engine_params *par
 {
     struct place place;
 
-    FORWARD_IF(place_open(params, e->model, e->topo, &place, err));
+    FORWARD_IF(place_open_part(params, e->model, engine_needs, e, e->topo, &place, err));
     numoe_status status = place_describe(place.plan, &place.machine, &e->placement, err);
     if (status == NUMOE_OK) {
         status = store_load(e->model, &place.shapes, place.plan, e->topo, place.pools,
                             params->progress, params->progress_arg, &e->store, err);
     }
+    e->placement_mode = place.plan->mode;
     e->pools = place.pools;
     place.pools = NULL;
     place_close(&place);
@@ -292,15 +312,19 @@ static numoe_status engine_load(numoe_engine *e, const numoe_engine_params *para
     FORWARD_IF(topo_load(params->topology, &e->topo, err));
     log_debug("machine: %s", e->topo->description);
     FORWARD_IF(open_model(e, params->model_path, params->min_ctx, err));
+    FORWARD_IF(check_defer(e->model, params->defer_experts, err));
     FORWARD_IF(chat_open(e->model->gguf, e->tok, params->chat_template, &e->chat, err));
     const numoe_kv_type kv_type = choose_kv_type(params->kv_type, e->model);
     e->kv_type = kv_types[kv_type].type;
     e->chunk_tokens = params->chunk_tokens ? params->chunk_tokens : CHUNK_TOKENS_DEFAULT;
+    FORWARD_IF(engine_open_gpu(e, params, err));
     FORWARD_IF(mem_new(&e->token, e->chunk_tokens, sizeof *e->token, "batch", err));
     FORWARD_IF(mem_new(&e->span, e->chunk_tokens, sizeof *e->span, "batch", err));
     FORWARD_IF(load_weights(e, params, err));
-    FORWARD_IF(
-        step_new(e->model, e->store, e->pools, e->topo, e->kern, e->chunk_tokens, &e->step, err));
+    FORWARD_IF(engine_await_gpu(e, err));
+    FORWARD_IF(step_new(e->model, e->store, e->pools, e->topo, e->kern, e->chunk_tokens, e->gpu,
+                        &e->step, err));
+    FORWARD_IF(step_set_defer(e->step, params->defer_experts, err));
     watch_begin(&e->watch, e->store, e->topo);
     fill_info(e, kv_type, clock_seconds() - start);
     log_opened(e);

@@ -8,6 +8,7 @@
 #include "kernels/kern.h"
 #include "dense/kv.h"
 #include "model/tokenizer.h"
+#include "runtime/gpu.h"
 #include "runtime/step.h"
 #include "runtime/watch.h"
 #include "store/store.h"
@@ -28,6 +29,9 @@ struct numoe_engine {
     struct store *store;
     struct step *step;
     struct watch watch;
+    struct gpu *gpu;          /* NULL: none */
+    uint64_t generation;      /* of caches: those of sessions with another one are lost */
+    numoe_placement placement_mode;
 
     unsigned chunk_tokens;
     enum kv_type kv_type;
@@ -58,6 +62,9 @@ struct numoe_session {
     unsigned n_ctx;
     int32_t *id;             /* [cap]; [0, n_done) are evaluated, [n_done, n) pending */
     size_t n, n_done, cap;
+    size_t n_kv;             /* in its caches: n_done, or less since a GPU program failed */
+    struct gpu_cache gpu;
+    uint64_t generation;
     float *logits;           /* [V] after token n_done - 1 */
     bool has_logits;
     uint64_t in_step;        /* the step that has this session already */
@@ -72,6 +79,10 @@ struct numoe_session {
 
 /* How a KV cache of the type is kept: AUTO looks at the model's weights. */
 enum kv_type engine_kv_type(numoe_kv_type type, const struct model *model);
+/* Tokens from position n on are pending again. */
+void session_rewind(numoe_session *s, size_t n);
+/* Empties caches that were lost. */
+void session_sync(numoe_session *s);
 
 /* True once for each numoe_session_cancel() that was not answered yet. */
 static inline bool session_take_cancel(numoe_session *s)

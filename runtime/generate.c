@@ -109,7 +109,7 @@ static numoe_status prepare(numoe_session *s, numoe_error *err)
         return status_fail(err, NUMOE_E_INPUT, "there is nothing to continue: the prompt is empty");
     }
     if (numoe_session_pending(s) == 0 && !s->has_logits) {
-        s->n_done--;
+        session_rewind(s, s->n_done - 1);
     }
     return NUMOE_OK;
 }

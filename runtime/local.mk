@@ -1,9 +1,11 @@
-bundled_sources += runtime/bundled.c
+bundled_sources += runtime/bundled.c runtime/bundled.h runtime/gpu-find.c
 core_sources += \
 	runtime/batch.c runtime/batch-seq.c runtime/batch-seq.h \
 	runtime/engine.c runtime/engine.h \
 	runtime/generate.c \
 	runtime/mode.c runtime/mode.h \
+	runtime/gpu.c runtime/gpu.h runtime/gpu-engine.h runtime/gpu-impl.h \
+	runtime/gpu-cache.c runtime/gpu-dense.c runtime/gpu-step.c \
 	runtime/place.c runtime/place.h \
 	runtime/plan.c \
 	runtime/profile.c \

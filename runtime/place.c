@@ -238,10 +238,14 @@ static void limit(const numoe_engine_params *params, struct topo *topo)
 
 /* Before anything is planned. */
 static numoe_status open_machine_and_shapes(const numoe_engine_params *params,
-                                            const struct model *model, struct topo *topo,
+                                            const struct model *model, shape_keep_fn *keep,
+                                            const void *keep_arg, struct topo *topo,
                                             struct place *p, numoe_error *err)
 {
     FORWARD_IF(shapes_new(model, &p->shapes, err));
+    if (keep != NULL) {
+        shapes_keep(&p->shapes, keep, keep_arg);
+    }
     FORWARD_IF(params->map_experts ? shapes_map_experts(&p->shapes, err) : NUMOE_OK);
     FORWARD_IF(room_read(topo, err));
     limit(params, topo); /* of what there is now */
@@ -254,7 +258,7 @@ numoe_status place_open_machine(const numoe_engine_params *params, const struct 
                                 struct topo *topo, struct place *out, numoe_error *err)
 {
     struct place p = {.plan = NULL};
-    numoe_status status = open_machine_and_shapes(params, model, topo, &p, err);
+    numoe_status status = open_machine_and_shapes(params, model, NULL, NULL, topo, &p, err);
     if (status != NUMOE_OK) {
         place_close(&p);
         return status;
@@ -265,9 +269,10 @@ numoe_status place_open_machine(const numoe_engine_params *params, const struct 
 }
 
 static numoe_status open_parts(const numoe_engine_params *params, const struct model *model,
-                               struct topo *topo, struct place *p, numoe_error *err)
+                               shape_keep_fn *keep, const void *keep_arg, struct topo *topo,
+                               struct place *p, numoe_error *err)
 {
-    FORWARD_IF(open_machine_and_shapes(params, model, topo, p, err));
+    FORWARD_IF(open_machine_and_shapes(params, model, keep, keep_arg, topo, p, err));
     if (params->plan != NULL) {
         FORWARD_IF(plan_from_file(params->plan, p, err));
     } else {
@@ -284,8 +289,15 @@ static numoe_status open_parts(const numoe_engine_params *params, const struct m
 numoe_status place_open(const numoe_engine_params *params, const struct model *model,
                         struct topo *topo, struct place *out, numoe_error *err)
 {
+    return place_open_part(params, model, NULL, NULL, topo, out, err);
+}
+
+numoe_status place_open_part(const numoe_engine_params *params, const struct model *model,
+                             shape_keep_fn *keep, const void *keep_arg, struct topo *topo,
+                             struct place *out, numoe_error *err)
+{
     struct place p = {.plan = NULL};
-    numoe_status status = open_parts(params, model, topo, &p, err);
+    numoe_status status = open_parts(params, model, keep, keep_arg, topo, &p, err);
     if (status != NUMOE_OK) {
         place_close(&p);
         return status;

@@ -19,6 +19,11 @@ numoe_status place_open(const numoe_engine_params *params, const struct model *m
                         struct topo *topo, struct place *out, numoe_error *err);
 void place_close(struct place *place); /* the pools too, where they are not taken out */
 
+/* The same for the weights that keep() keeps alone. */
+numoe_status place_open_part(const numoe_engine_params *params, const struct model *model,
+                             shape_keep_fn *keep, const void *keep_arg, struct topo *topo,
+                             struct place *out, numoe_error *err);
+
 /* The same without a plan: machine, pools and shapes only; bandwidth as given or assumed. */
 numoe_status place_open_machine(const numoe_engine_params *params, const struct model *model,
                                 struct topo *topo, struct place *out, numoe_error *err);

@@ -3,10 +3,12 @@
  *
  * A step changes a session only after the batch was evaluated, and everything that can fail
  * (arguments, memory of the KV caches) comes before: after an error each session is as it was. */
+#include <limits.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "base/log.h"
+#include "runtime/gpu-engine.h"
 #include "runtime/mode.h"
 
 #define SESSION_CAP_MIN 64u
@@ -26,6 +28,7 @@ numoe_status numoe_session_new(numoe_engine *engine, unsigned n_ctx, numoe_sessi
     FORWARD_IF(mem_new(&s, 1, sizeof *s, "session", err));
     s->engine = engine;
     s->n_ctx = n_ctx ? n_ctx : n_ctx_train;
+    s->generation = engine->generation;
     status = mem_new(&s->logits, engine->model->hp.n_vocab, sizeof *s->logits, "logits", err);
     if (status != NUMOE_OK) {
         goto free_session;
@@ -52,6 +55,10 @@ void numoe_session_free(numoe_session *session)
         return;
     }
     session->engine->n_session--;
+    session_sync(session);
+    if (session->engine->gpu != NULL) {
+        gpu_cache_truncate(session->engine->gpu, &session->gpu, 0);
+    }
     kv_free(session->kv);
     mem_free(session->logits);
     mem_free(session->id);
@@ -107,10 +114,31 @@ void numoe_session_truncate(numoe_session *session, size_t n)
         return;
     }
     session->n = n;
-    if (n < session->n_done) {
-        session->n_done = n;
-        session->has_logits = false;
-        kv_truncate(session->kv, (unsigned)n);
+    session_rewind(session, n);
+}
+
+void session_rewind(numoe_session *s, size_t n)
+{
+    if (n >= s->n_done) {
+        return;
+    }
+    s->n_done = n;
+    s->has_logits = false;
+    session_sync(s);
+    s->n_kv = MIN(s->n_kv, n);
+    kv_truncate(s->kv, (unsigned)n);
+    if (s->engine->gpu != NULL) {
+        gpu_cache_truncate(s->engine->gpu, &s->gpu, (unsigned)n);
+    }
+}
+
+void session_sync(numoe_session *s)
+{
+    if (s->generation != s->engine->generation) {
+        s->generation = s->engine->generation;
+        s->n_kv = 0;
+        s->gpu = (struct gpu_cache){0};
+        kv_truncate(s->kv, 0);
     }
 }
 
@@ -183,27 +211,49 @@ static numoe_status check_sessions(numoe_engine *e, numoe_session *const *sessio
 struct batch {
     bool in_lanes;
     unsigned n_token, n_span;
+    unsigned n_logits_left;             /* rows that a GPU program has room for */
     unsigned lane_token[TOPO_MAX_NODE]; /* of them in each lane, in this order */
 };
+
+/* Of the next tokens of s, how many a batch with so many rows of logits left can take. */
+static unsigned fit_logits(const numoe_session *s, unsigned n, unsigned n_left)
+{
+    if (s->on_logits) {
+        const size_t silent = s->n_done - s->n_kv; /* evaluated before: nobody listens again */
+        return (unsigned)MIN((size_t)n, silent + n_left);
+    }
+    return s->n_kv + n == s->n && n_left == 0 ? n - 1 : n;
+}
 
 /* Puts the next tokens of s into the batch, as many as there is room for up to token `end`. */
 static void batch_add(numoe_engine *e, numoe_session *s, unsigned end, struct batch *b)
 {
-    unsigned n = (unsigned)MIN(s->n - s->n_done, (size_t)(end - b->n_token));
+    unsigned n = (unsigned)MIN(s->n - s->n_kv, (size_t)(end - b->n_token));
 
+    n = n > 0 ? fit_logits(s, n, b->n_logits_left) : 0;
     if (n == 0) {
         return;
     }
     e->span[b->n_span++] = (struct span){.session = s, .first = b->n_token, .n = n};
     for (unsigned i = 0; i < n; i++) {
-        size_t position = s->n_done + i;
+        const size_t position = s->n_kv + i;
+        const bool is_new = position >= s->n_done;
+        const bool want_logits = is_new && (position + 1 == s->n || s->on_logits);
+        b->n_logits_left -= want_logits ? 1 : 0;
         e->token[b->n_token++] = (struct step_token){
             .id = s->id[position],
             .position = (uint32_t)position,
             .kv = s->kv,
-            .want_logits = position + 1 == s->n || s->on_logits,
+            .gpu = e->gpu != NULL ? &s->gpu : NULL,
+            .want_logits = want_logits,
         };
     }
+}
+
+/* Tokens that its caches lack, where there is something to be done. */
+static size_t missing(const numoe_session *s)
+{
+    return numoe_session_pending(s) > 0 ? s->n - s->n_kv : 0;
 }
 
 /* Sessions of one lane. Who generates waits for one token, who reads a prompt for many: the former
@@ -214,12 +264,13 @@ static void batch_add_lane(numoe_engine *e, numoe_session *const *sessions, size
     const unsigned end = b->n_token + e->chunk_tokens;
 
     for (size_t i = 0; i < n_session; i++) {
-        if (sessions[i]->lane == lane && numoe_session_pending(sessions[i]) == 1) {
+        session_sync(sessions[i]);
+        if (sessions[i]->lane == lane && missing(sessions[i]) == 1) {
             batch_add(e, sessions[i], end, b);
         }
     }
     for (size_t i = 0; i < n_session; i++) {
-        if (sessions[i]->lane == lane && numoe_session_pending(sessions[i]) > 1) {
+        if (sessions[i]->lane == lane && missing(sessions[i]) > 1) {
             batch_add(e, sessions[i], end, b);
         }
     }
@@ -228,7 +279,8 @@ static void batch_add_lane(numoe_engine *e, numoe_session *const *sessions, size
 static void batch_build(numoe_engine *e, numoe_session *const *sessions, size_t n_session,
                         bool in_lanes, struct batch *b)
 {
-    *b = (struct batch){.in_lanes = in_lanes};
+    *b = (struct batch){.in_lanes = in_lanes,
+                        .n_logits_left = e->gpu != NULL ? gpu_max_logits(e->gpu) : UINT_MAX};
     if (!in_lanes) {
         for (size_t i = 0; i < n_session; i++) {
             sessions[i]->lane = KV_SPREAD;
@@ -266,15 +318,21 @@ static numoe_status batch_reserve(const numoe_engine *e, const struct batch *b, 
 {
     for (unsigned i = 0; i < b->n_span; i++) {
         const struct span *span = &e->span[i];
-        const numoe_session *s = span->session;
-        FORWARD_IF(move_cache(s, err));
-        FORWARD_IF(kv_reserve(s->kv, (unsigned)s->n_done + span->n, err));
+        numoe_session *s = span->session;
+        const unsigned n = (unsigned)s->n_kv + span->n;
+        if (e->gpu != NULL) {
+            FORWARD_IF(gpu_cache_reserve(e->gpu, &s->gpu, (unsigned)s->n_kv, n, err));
+        }
+        if (e->gpu == NULL || !gpu_has_head(e->gpu)) {
+            FORWARD_IF(move_cache(s, err));
+            FORWARD_IF(kv_reserve(s->kv, n, err));
+        }
     }
     return NUMOE_OK;
 }
 
-static numoe_status batch_prepare(numoe_engine *e, numoe_session *const *sessions,
-                                  size_t n_session, struct batch *b, numoe_error *err)
+static numoe_status batch_prepare(numoe_engine *e, numoe_session *const *sessions, size_t n_session,
+                                  struct batch *b, numoe_error *err)
 {
     numoe_error why;
     const bool in_lanes = mode_of_step(e, sessions, n_session);
@@ -305,59 +363,93 @@ static void publish_routes(const numoe_session *s, unsigned token, size_t positi
     }
 }
 
-/* Hands the results of an evaluated span to its session and to who listens there. */
+/* Hands the results of an evaluated span to its session and to who listens there. Positions that
+ * were evaluated before, by a GPU program that failed, were told then. */
 static void publish_span(const numoe_engine *e, const struct span *span)
 {
     numoe_session *s = span->session;
-    size_t position = s->n_done;
+    const size_t first = s->n_kv, done = s->n_done;
 
-    s->n_done += span->n;
-    s->has_logits = s->n_done == s->n;
+    s->n_kv += span->n;
+    s->n_done = MAX(s->n_done, s->n_kv);
+    s->has_logits = s->n_kv == s->n;
     if (s->has_logits) {
         memcpy(s->logits, step_logits(e->step, span->first + span->n - 1),
                e->model->hp.n_vocab * sizeof *s->logits);
     }
     for (unsigned i = 0; i < span->n; i++) {
-        if (s->on_logits) {
-            s->on_logits(s->on_logits_arg, position + i, step_logits(e->step, span->first + i));
+        const size_t position = first + i;
+        if (s->on_logits && position >= done) {
+            s->on_logits(s->on_logits_arg, position, step_logits(e->step, span->first + i));
         }
-        if (s->on_route) {
-            publish_routes(s, span->first + i, position + i);
+        if (s->on_route && position >= done) {
+            publish_routes(s, span->first + i, position);
         }
     }
+}
+
+/* Where a GPU program failed nothing has changed but that caches are empty. */
+static numoe_status batch_run(numoe_engine *e, const struct batch *b, numoe_error *err)
+{
+    bool routes = false, ran = true;
+
+    for (unsigned i = 0; i < b->n_span; i++) {
+        routes = routes || e->span[i].session->on_route;
+    }
+    step_keep_routes(e->step, routes);
+    probe_switch(e->probe, PROBE_STEP);
+    alloc_guard_begin("step");
+    if (b->in_lanes) {
+        step_run_lanes(e->step, e->token, b->lane_token);
+    } else {
+        ran = step_run(e->step, e->token, b->n_token);
+    }
+    alloc_guard_end();
+    probe_switch(e->probe, PROBE_BATCH);
+    if (!ran) {
+        probe_end(e->probe);
+        return engine_recover(e, err);
+    }
+    for (unsigned i = 0; i < b->n_span; i++) {
+        publish_span(e, &e->span[i]);
+    }
+    probe_end(e->probe);
+    e->profile_steps++;
+    e->profile_tokens += b->n_token;
+    return NUMOE_OK;
+}
+
+/* Whether a session still lacks what it had before a GPU program failed. */
+static bool is_behind(numoe_session *const *sessions, size_t n_session)
+{
+    for (size_t i = 0; i < n_session; i++) {
+        session_sync(sessions[i]);
+        if (numoe_session_pending(sessions[i]) > 0 && sessions[i]->n_kv < sessions[i]->n_done) {
+            return true;
+        }
+    }
+    return false;
 }
 
 numoe_status numoe_step(numoe_engine *engine, numoe_session *const *sessions, size_t n_session,
                         numoe_error *err)
 {
     struct batch batch;
-    bool routes = false;
+    uint64_t generation;
 
     FORWARD_IF(check_sessions(engine, sessions, n_session, err));
-    FORWARD_IF(batch_prepare(engine, sessions, n_session, &batch, err));
-    if (batch.n_token == 0) {
-        return NUMOE_OK;
-    }
-    probe_begin(engine->probe, PROBE_BATCH);
-    watch_look(&engine->watch, engine->store, engine->topo, engine->pools);
-    for (unsigned i = 0; i < batch.n_span; i++) {
-        routes = routes || engine->span[i].session->on_route;
-    }
-    step_keep_routes(engine->step, routes);
-    probe_switch(engine->probe, PROBE_STEP);
-    alloc_guard_begin("step");
-    if (batch.in_lanes) {
-        step_run_lanes(engine->step, engine->token, batch.lane_token);
-    } else {
-        step_run(engine->step, engine->token, batch.n_token);
-    }
-    alloc_guard_end();
-    probe_switch(engine->probe, PROBE_BATCH);
-    for (unsigned i = 0; i < batch.n_span; i++) {
-        publish_span(engine, &engine->span[i]);
-    }
-    probe_end(engine->probe);
-    engine->profile_steps++;
-    engine->profile_tokens += batch.n_token;
+    do {
+        if (engine->gpu != NULL && !gpu_is_running(engine->gpu)) {
+            FORWARD_IF(engine_recover(engine, err));
+        }
+        generation = engine->generation;
+        FORWARD_IF(batch_prepare(engine, sessions, n_session, &batch, err));
+        if (batch.n_token == 0) {
+            return NUMOE_OK;
+        }
+        probe_begin(engine->probe, PROBE_BATCH);
+        watch_look(&engine->watch, engine->store, engine->topo, engine->pools);
+        FORWARD_IF(batch_run(engine, &batch, err));
+    } while (generation != engine->generation || is_behind(sessions, n_session));
     return NUMOE_OK;
 }

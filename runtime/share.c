@@ -25,6 +25,26 @@ static numoe_status check_share(const numoe_session *s, const numoe_session *fro
     return NUMOE_OK;
 }
 
+/* What the other one has lost since a GPU program failed is evaluated again, by each for itself. */
+static numoe_status share_caches(numoe_session *s, const numoe_session *from, unsigned n,
+                                 numoe_error *err)
+{
+    numoe_engine *e = s->engine;
+
+    session_sync(s);
+    if (from->generation != e->generation || from->n_kv < n) {
+        return NUMOE_OK;
+    }
+    if (e->gpu != NULL) {
+        FORWARD_IF(gpu_cache_share(e->gpu, &s->gpu, &from->gpu, n, err));
+    }
+    if (e->gpu == NULL || !gpu_has_head(e->gpu)) {
+        FORWARD_IF(kv_share(s->kv, from->kv, n, err));
+    }
+    s->n_kv = n;
+    return NUMOE_OK;
+}
+
 numoe_status numoe_session_share(numoe_session *session, const numoe_session *from, size_t n,
                                  numoe_error *err)
 {
@@ -34,7 +54,7 @@ numoe_status numoe_session_share(numoe_session *session, const numoe_session *fr
     if (n > s->n) {
         FORWARD_IF(numoe_session_append(s, from->id + s->n, n - s->n, err));
     }
-    FORWARD_IF(kv_share(s->kv, from->kv, (unsigned)n, err));
+    FORWARD_IF(share_caches(s, from, (unsigned)n, err));
     s->n_done = n;
     return NUMOE_OK;
 }

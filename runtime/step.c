@@ -13,16 +13,19 @@
 #include "base/mem.h"
 #include "dense/dense.h"
 #include "experts/experts.h"
+#include "runtime/gpu.h"
 
 /* A team of nodes with all it needs to evaluate a batch: all nodes together, or one as a lane. */
 struct team {
     const struct model *model;
-    struct store *view; /* of a lane's node; NULL: the whole store */
-    struct dense *dense;
+    struct store *view;  /* of a lane's node; NULL: the whole store */
+    struct gpu *gpu;     /* NULL: none; never a lane's */
+    struct dense *dense; /* NULL: all of it is the GPU's */
     struct experts *experts;
     struct dense_token *tokens; /* [max_tokens] */
     unsigned first, n;          /* tokens [first, first + n) of the last batch */
     struct probe_track *probe;  /* [workers] or NULL */
+    bool failed; /* Sync: written by the first worker, read by all after the next barrier of all */
 };
 
 struct step {
@@ -38,6 +41,7 @@ struct step {
     bool in_lanes; /* the last batch was theirs */
     struct probe_track *probe; /* [workers over all nodes] or NULL */
     bool keep_routes;
+    unsigned n_defer;
     uint64_t *count; /* [n_layer, n_expert] sum over all teams, as last asked for */
 };
 
@@ -53,14 +57,57 @@ static void walk_experts(struct team *s, struct worker *w, unsigned il)
     experts_combine(s->experts, w, il, NULL, dense_stream(s->dense, w), lo, hi);
 }
 
-static void walk(struct worker *w, void *arg)
+/* The next hand-off of the GPU program is there for everybody; false: it failed. */
+static bool meet_hand(struct team *s, struct worker *w)
 {
-    struct team *s = arg;
-    alloc_guard_begin("a forward pass");
-    w->probe = s->probe != NULL ? &s->probe[w->ig] : NULL;
-    probe_begin(w->probe, PROBE_EMBED);
-    dense_embed(s->dense, w);
-    for (unsigned il = 0; il < s->model->hp.n_layer; il++) {
+    if (w->ig == 0) {
+        s->failed = !gpu_wait_hand(s->gpu);
+    }
+    worker_all_barrier(w);
+    return !s->failed;
+}
+
+/* Experts for the GPU program, which meanwhile goes on to the next layer while deferred ones run.
+ */
+static bool walk_given(struct team *s, struct worker *w, unsigned il)
+{
+    if (!meet_hand(s, w)) {
+        return false;
+    }
+    probe_enter(w->probe, il, PROBE_EXPERTS);
+    const struct experts_given given = gpu_given(s->gpu);
+    const struct act x = experts_take(s->experts, w, il, &given, s->n);
+    experts_run(s->experts, w, il, &x, s->n);
+    experts_sum(s->experts, w, il, gpu_y(s->gpu), s->n);
+    worker_all_barrier(w);
+    if (w->ig == 0) {
+        gpu_ring_y(s->gpu);
+    }
+    experts_run_deferred(s->experts, w, il, &x, s->n);
+    return true;
+}
+
+/* Layers [0, n) whose dense half the GPU program has; then the stream comes back, or its logits. */
+static bool walk_gpu(struct team *s, struct worker *w, unsigned n_layer)
+{
+    for (unsigned il = 0; il < n_layer; il++) {
+        if (gpu_has_hand(s->gpu, il) && !walk_given(s, w, il)) {
+            return false;
+        }
+    }
+    if (gpu_has_head(s->gpu)) {
+        return true;
+    }
+    if (!meet_hand(s, w)) {
+        return false;
+    }
+    dense_enter(s->dense, w, gpu_stream(s->gpu));
+    return true;
+}
+
+static void walk_layers(struct team *s, struct worker *w, unsigned from)
+{
+    for (unsigned il = from; il < s->model->hp.n_layer; il++) {
         probe_enter(w->probe, il, PROBE_ATTENTION);
         dense_attention(s->dense, w, il);
         if (s->model->layer[il].is_moe) {
@@ -72,6 +119,21 @@ static void walk(struct worker *w, void *arg)
     }
     probe_enter(w->probe, PROBE_NO_LAYER, PROBE_HEAD);
     dense_head(s->dense, w);
+}
+
+static void walk(struct worker *w, void *arg)
+{
+    struct team *s = arg;
+    const unsigned n_gpu = s->gpu != NULL ? gpu_n_layer(s->gpu) : 0;
+    alloc_guard_begin("a forward pass");
+    w->probe = s->probe != NULL ? &s->probe[w->ig] : NULL;
+    probe_begin(w->probe, PROBE_EMBED);
+    if (n_gpu == 0) {
+        dense_embed(s->dense, w);
+    }
+    if ((n_gpu == 0 || walk_gpu(s, w, n_gpu)) && s->dense != NULL) {
+        walk_layers(s, w, n_gpu);
+    }
     probe_end(w->probe);
     w->probe = NULL; /* the pools run other programs too */
     alloc_guard_end();
@@ -88,16 +150,37 @@ static void begin(struct team *team, const struct step_token *tokens, unsigned f
     }
     team->first = first;
     team->n = n;
-    dense_begin(team->dense, team->tokens, n);
+    team->failed = false;
+    if (team->dense != NULL) {
+        dense_begin(team->dense, team->tokens, n);
+    }
 }
 
-void step_run(struct step *step, const struct step_token *tokens, unsigned n)
+/* What the program wrote is checked where it is read; here is what came of it. */
+static bool end_gpu(struct team *s)
 {
-    step->in_lanes = false;
-    begin(&step->all, tokens, 0, n);
-    if (n > 0) {
-        pools_run(step->pools, walk, &step->all);
+    if (experts_take_fault(s->experts)) {
+        gpu_blame(s->gpu, "it has chosen experts that are not there");
+        return false;
     }
+    return !s->failed && (!gpu_has_head(s->gpu) || gpu_wait_result(s->gpu));
+}
+
+bool step_run(struct step *step, const struct step_token *tokens, unsigned n)
+{
+    struct team *all = &step->all;
+    step->in_lanes = false;
+    begin(all, tokens, 0, n);
+    if (n == 0) {
+        return true;
+    }
+    if (all->gpu != NULL) {
+        gpu_begin(all->gpu, tokens, n);
+    }
+    if (all->dense != NULL || gpu_n_hand(all->gpu) > 0) {
+        pools_run(step->pools, walk, all);
+    }
+    return all->gpu == NULL || end_gpu(all);
 }
 
 void step_run_lanes(struct step *step, const struct step_token *tokens, const unsigned *n)
@@ -160,12 +243,15 @@ static numoe_status team_init(const struct step *s, const struct pool_team *node
     const struct store *store = team->view != NULL ? team->view : s->store;
     team->model = s->model;
     FORWARD_IF(mem_new(&team->tokens, s->max_tokens, sizeof *team->tokens, "step", err));
-    FORWARD_IF(
-        dense_new(s->model, store, nodes, s->topo, s->kern, s->max_tokens, &team->dense, err));
+    if (team->gpu == NULL || !gpu_has_head(team->gpu)) {
+        FORWARD_IF(
+            dense_new(s->model, store, nodes, s->topo, s->kern, s->max_tokens, &team->dense, err));
+    }
     FORWARD_IF(
         experts_new(s->model, store, nodes, s->topo, s->kern, s->max_tokens, &team->experts, err));
     experts_keep_routes(team->experts, s->keep_routes);
-    return NUMOE_OK;
+    FORWARD_IF(experts_set_defer(team->experts, s->n_defer, err));
+    return experts_set_given(team->experts, team->gpu != NULL ? gpu_n_layer(team->gpu) : 0, err);
 }
 
 static void team_fini(struct team *team)
@@ -178,7 +264,7 @@ static void team_fini(struct team *team)
 
 numoe_status step_new(const struct model *model, const struct store *store, struct pools *pools,
                       const struct topo *topo, const struct kern *kern, unsigned max_tokens,
-                      struct step **out, numoe_error *err)
+                      struct gpu *gpu, struct step **out, numoe_error *err)
 {
     struct step *s = NULL;
     struct pool_team nodes;
@@ -190,6 +276,7 @@ numoe_status step_new(const struct model *model, const struct store *store, stru
     s->topo = topo;
     s->kern = kern;
     s->max_tokens = max_tokens;
+    s->all.gpu = gpu;
     pools_team(pools, &nodes);
     numoe_status status = mem_new(&s->count, MAX(n_count, 1u), sizeof *s->count, "step", err);
     if (status == NUMOE_OK) {
@@ -200,6 +287,29 @@ numoe_status step_new(const struct model *model, const struct store *store, stru
         return status;
     }
     *out = s;
+    return NUMOE_OK;
+}
+
+numoe_status step_drop_gpu(struct step *step, numoe_error *err)
+{
+    struct team *all = &step->all;
+    struct pool_team nodes;
+    if (all->dense == NULL) {
+        pools_team(step->pools, &nodes);
+        FORWARD_IF(dense_new(step->model, step->store, &nodes, step->topo, step->kern,
+                             step->max_tokens, &all->dense, err));
+    }
+    all->gpu = NULL;
+    return experts_set_given(all->experts, 0, err);
+}
+
+numoe_status step_set_defer(struct step *step, unsigned n, numoe_error *err)
+{
+    step->n_defer = n;
+    FORWARD_IF(experts_set_defer(step->all.experts, n, err));
+    for (unsigned in = 0; in < step->n_lane; in++) {
+        FORWARD_IF(experts_set_defer(step->lane[in].experts, n, err));
+    }
     return NUMOE_OK;
 }
 
@@ -226,6 +336,9 @@ unsigned step_max_lanes(const struct step *step)
 {
     const unsigned n_node = pools_n_node(step->pools);
     unsigned in = 0;
+    if (step->all.gpu != NULL) {
+        return 0;
+    }
     while (in < n_node && store_is_whole(step->store, in)) {
         in++;
     }
@@ -290,7 +403,8 @@ const float *step_logits(const struct step *step, unsigned i)
 {
     unsigned at;
     const struct team *team = team_of(step, i, &at);
-    return dense_logits(team->dense, at);
+    return team->gpu != NULL && gpu_has_head(team->gpu) ? gpu_logits(team->gpu, at)
+                                                        : dense_logits(team->dense, at);
 }
 
 bool step_route(const struct step *step, unsigned il, unsigned i, const int32_t **ids,
@@ -298,6 +412,9 @@ bool step_route(const struct step *step, unsigned il, unsigned i, const int32_t 
 {
     unsigned at;
     const struct team *team = team_of(step, i, &at);
+    if (team->gpu != NULL && il < gpu_n_layer(team->gpu) && !gpu_has_hand(team->gpu, il)) {
+        return false; /* all of it was the GPU's */
+    }
     return at < team->n && experts_get_route(team->experts, il, at, ids, weights, k);
 }
 

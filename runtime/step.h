@@ -19,6 +19,8 @@ struct model;
 struct store;  /* store/store.h: all weights of a model, placed */
 struct kv_cache; /* dense/kv.h: the cache of one sequence */
 struct kern;     /* kernels/kern.h: the inner loops */
+struct gpu;      /* runtime/gpu.h: the program that has the dense half of the first layers */
+struct gpu_cache;
 struct step;
 struct expert_stats;
 struct traffic;  /* store/weight.h: bytes read */
@@ -27,13 +29,15 @@ struct step_token {
     int32_t id;
     uint32_t position;     /* in its sequence; positions of one sequence ascend within a batch */
     struct kv_cache *kv;   /* of its sequence; already has room for position (kv_reserve) */
+    const struct gpu_cache *gpu; /* likewise, the part of the cache in GPU memory; NULL without */
     bool want_logits;
 };
 
-/* Buffers for batches of up to max_tokens; any context. */
+/* Buffers for batches of up to max_tokens; any context. With a gpu (or NULL) the store needs to have
+ * only the experts of its layers. */
 numoe_status step_new(const struct model *model, const struct store *store, struct pools *pools,
                       const struct topo *topo, const struct kern *kern, unsigned max_tokens,
-                      struct step **out, numoe_error *err);
+                      struct gpu *gpu, struct step **out, numoe_error *err);
 void step_free(struct step *step);
 
 /* Memory that step_new() will take on each node: *node_bytes [pools' nodes]; with `lanes` that of
@@ -51,9 +55,16 @@ numoe_status step_make_lanes(struct step *step, numoe_error *err);
 /* Routing of the last batch is kept only while this is on (a copy per layer). */
 void step_keep_routes(struct step *step, bool on);
 
-/* Evaluates tokens [n]; cannot fail. Afterwards logits of token i (where wanted) are at
+/* The store has everything now: all layers on the pools. */
+numoe_status step_drop_gpu(struct step *step, numoe_error *err);
+
+/* Part of a token's experts join one layer later: experts_set_defer(). */
+numoe_status step_set_defer(struct step *step, unsigned n, numoe_error *err);
+
+/* Evaluates tokens [n], those of one sequence together. False: the GPU program failed, there are no
+ * results; without one it cannot fail. Afterwards logits of token i (where wanted) are at
  * step_logits(i), [V], until the next run; routes at step_route(). */
-void step_run(struct step *step, const struct step_token *tokens, unsigned n);
+bool step_run(struct step *step, const struct step_token *tokens, unsigned n);
 /* The same for n[in] tokens, [lanes], of the lane on node in; those of lane 0 come first. Caches are best on
  * the lane's node (kv_move). */
 void step_run_lanes(struct step *step, const struct step_token *tokens, const unsigned *n);

@@ -23,7 +23,8 @@ struct store_priv {
     struct node_arena *arena[TOPO_MAX_NODE];
     struct load_map *map; /* [n_map] files that weights stay in, by part */
     unsigned n_map;
-    bool tied; /* w[SLOT_OUTPUT] is w[SLOT_TOKEN_EMBD] */
+    bool tied;             /* w[SLOT_OUTPUT] is w[SLOT_TOKEN_EMBD] */
+    struct store *adopted; /* whose memory some weights are in, but no longer its weights */
 };
 
 /* ------------------------------------------------------------------ memory */
@@ -417,16 +418,50 @@ void store_free(struct store *store)
         }
     }
     mem_free(priv->map);
+    store_free(priv->adopted);
     mem_free(store->holders);
     mem_free(store->layer);
     mem_free(store->priv);
     mem_free(store);
 }
 
+static void take_weight(struct weight *to, struct weight *from)
+{
+    if (!weight_present(to) && weight_present(from)) {
+        *to = *from;
+        *from = (struct weight){.format = NULL};
+    }
+}
+
+void store_adopt(struct store *store, struct store *more)
+{
+    struct store_priv *priv = store->priv, *more_priv = more->priv, *last = more_priv;
+    const bool gives_tied = more_priv->tied && !weight_present(&store->w[SLOT_TOKEN_EMBD]);
+    priv->tied = gives_tied || (priv->tied && weight_present(&store->w[SLOT_OUTPUT]));
+    more_priv->tied = more_priv->tied && !gives_tied;
+    for (unsigned slot = 0; slot < N_MODEL_SLOT; slot++) {
+        take_weight(&store->w[slot], &more->w[slot]);
+    }
+    for (unsigned il = 0; il < store->model->hp.n_layer; il++) {
+        for (unsigned slot = N_MODEL_SLOT; slot < N_SLOT; slot++) {
+            take_weight(&store->layer[il][slot], &more->layer[il][slot]);
+        }
+    }
+    store->bytes += more->bytes;
+    while (last->adopted != NULL) {
+        last = last->adopted->priv;
+    }
+    last->adopted = priv->adopted;
+    priv->adopted = more;
+}
+
 void store_audit(const struct store *store, const struct topo *topo, unsigned in, struct audit *sum)
 {
     const struct store_priv *priv = store->priv;
     audit_arena(topo, priv->arena[in], sum);
+    if (priv->adopted != NULL) {
+        store_audit(priv->adopted, topo, in, sum);
+    }
 }
 
 void store_audit_sample(const struct store *store, const struct topo *topo, unsigned in,

@@ -29,6 +29,10 @@ numoe_status store_load(const struct model *model, const struct shapes *shapes,
                         struct store **out, numoe_error *err);
 void store_free(struct store *store);
 
+/* Takes over the weights of another store of the same model and nodes that this one lacks; `more` is
+ * the store's from then on. */
+void store_adopt(struct store *store, struct store *more);
+
 /* Memory that each worker needs while it loads, at most; given back before anything is computed. */
 uint64_t store_loading_bytes(const struct shapes *shapes);
 

@@ -54,9 +54,7 @@ static numoe_status check_model(const struct emu *e, numoe_error *err)
         e->model->gguf->n_part != h->n_part) {
         return status_fail(err, NUMOE_E_FILE_MODEL, "the model is not the engine's");
     }
-    return h->kv_type <= EXCHANGE_KV_F16
-               ? NUMOE_OK
-               : status_fail(err, NUMOE_E_SUPPORT, "KV cache of type %u", h->kv_type);
+    return NUMOE_OK;
 }
 
 static bool is_ours(const struct shape *s, const void *arg)
@@ -152,8 +150,7 @@ static numoe_status make_caches(struct emu *e, numoe_error *err)
     }
     FORWARD_IF(mem_new(&e->kv, h->max_seq, sizeof(struct kv_cache *), "KV caches", err));
     for (uint32_t i = 0; i < h->max_seq; i++) {
-        FORWARD_IF(kv_new(e->model, e->topo, e->pools,
-                          h->kv_type == EXCHANGE_KV_F16 ? KV_F16 : KV_F32,
+        FORWARD_IF(kv_new(e->model, e->topo, e->pools, (enum kv_type)h->kv_type,
                           MIN(n_ctx, kv_max_context(e->model)), &e->kv[i], err));
     }
     e->block_bytes = kv_chunk_bytes(e->kv[0]);
@@ -173,15 +170,17 @@ static numoe_status make_pools(struct emu *e, numoe_error *err)
 
 static numoe_status load(struct emu *e, numoe_error *err)
 {
+    struct pool_team nodes;
     FORWARD_IF(kern_select(&e->kern, err));
     FORWARD_IF(make_pools(e, err));
     FORWARD_IF(model_open(exchange_at(e->h, e->h->path_at), &e->model, err));
     FORWARD_IF(check_model(e, err));
     FORWARD_IF(load_weights(e, err));
+    pools_team(e->pools, &nodes);
     FORWARD_IF(mem_new(&e->token, e->h->max_tokens, sizeof *e->token, "batch", err));
-    FORWARD_IF(dense_new(e->model, e->store, e->pools, e->topo, e->kern, e->h->max_tokens,
-                         &e->dense, err));
-    FORWARD_IF(experts_new(e->model, e->store, e->pools, e->topo, e->kern, e->h->max_tokens,
+    FORWARD_IF(
+        dense_new(e->model, e->store, &nodes, e->topo, e->kern, e->h->max_tokens, &e->dense, err));
+    FORWARD_IF(experts_new(e->model, e->store, &nodes, e->topo, e->kern, e->h->max_tokens,
                            &e->experts, err));
     FORWARD_IF(mark_elsewhere(e, err));
     return make_caches(e, err);

@@ -113,6 +113,8 @@ typedef enum numoe_mode {
 /* Called while a model loads, from the thread that opens it, some ten times a second. */
 typedef void (*numoe_progress_fn)(void *arg, uint64_t done_bytes, uint64_t total_bytes);
 
+#define NUMOE_GPU_EXPERTS_AUTO 0xffffffffu
+
 typedef struct numoe_engine_params {
     const char *model_path;      /* a GGUF file, of a split one the first part; NULL: the bundled model */
     const char *topology;        /* NULL: this machine; an hwloc synthetic string or XML file otherwise */
@@ -132,6 +134,13 @@ typedef struct numoe_engine_params {
     numoe_mode mode;             /* THROUGHPUT is refused where numoe_engine_set_mode() would */
     double node_bps;             /* read bandwidth of each node; 0: measured, or the platform's word */
     const char *chat_template;   /* in place of the file's own (NULL): a built-in name or a text */
+    const char *gpu;             /* NULL or "none"; "auto": numoe-gpu-cuda, if it is there and finds a GPU; "cuda",
+                                    "emu"; or the path of a program that speaks docs/exchange.md */
+    const char *gpu_devices;     /* NULL: all; or their numbers, "0,1" */
+    uint64_t vram_budget_bytes;  /* of each GPU; 0: what is free */
+    unsigned gpu_experts;        /* routed experts that the GPUs have too; ..._AUTO: as many as fit */
+    double gpu_expert_percent;   /* or, if above 0, percent of all */
+    unsigned defer_experts;      /* so many of a token's experts join one layer later: changes results */
     numoe_progress_fn progress;  /* may be NULL */
     void *progress_arg;
 } numoe_engine_params;
@@ -161,6 +170,7 @@ typedef struct numoe_engine_info {
     const char *isa;             /* instruction set of the kernels: "ref" .. "amx" (NUMOE_ISA) */
     const char *machine;         /* one line: processor, packages, nodes, cores, memory */
     const char *placement;       /* one line: how weights are placed on nodes */
+    const char *gpu;             /* one line: the GPU program, and what it has; NULL: none */
     unsigned n_layer, n_expert, n_expert_used, n_vocab, n_embd;
     unsigned n_ctx_train;        /* longest context the model was trained for */
     unsigned n_node, n_worker;   /* nodes and workers used */

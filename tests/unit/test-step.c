@@ -517,7 +517,7 @@ static void check_buffers(const char *name, numoe_placement mode, bool mapped)
     }
     cr_assert_eq(step_buffer_bytes(r.model, r.pools, r.topo, 33, mapped, lanes, counted, NULL),
                  NUMOE_OK);
-    cr_assert_eq(step_new(r.model, r.store, r.pools, r.topo, r.kern, 33, &step, NULL), NUMOE_OK);
+    cr_assert_eq(step_new(r.model, r.store, r.pools, r.topo, r.kern, 33, NULL, &step, NULL), NUMOE_OK);
     cr_assert(!lanes || step_make_lanes(step, NULL) == NUMOE_OK);
     for (unsigned in = 0; in < 3; in++) {
         const uint64_t taken = atomic_load(&r.topo->ledger->taken_bytes[in]) - before[in];
