@@ -12,7 +12,7 @@ numoe_gpu_emu_SOURCES = gpu/emu/emu.h gpu/emu/fault.c gpu/emu/main.c gpu/emu/wor
 numoe_gpu_emu_LDADD = libnumoe-core.la
 
 # ------------------------------------------------------------------ CUDA
-cuda_kernels = gpu/cuda/attention.cu gpu/cuda/gemm.cu gpu/cuda/gemv.cu gpu/cuda/hand.cu \
+cuda_kernels = gpu/cuda/attention.cu gpu/cuda/attention-mla.cu gpu/cuda/gemm.cu gpu/cuda/gemv.cu gpu/cuda/hand.cu \
 	gpu/cuda/matrix.cu gpu/cuda/router.cu gpu/cuda/vector.cu
 cuda_headers = gpu/cuda/attention.cuh gpu/cuda/decode.cuh gpu/cuda/decode-any.cuh gpu/cuda/internal.cuh gpu/cuda/kernels.h \
 	gpu/cuda/tables.h

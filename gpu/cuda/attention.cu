@@ -337,7 +337,9 @@ template <typename T, int NV> static void launch_heads(const cuda_attn_args *p, 
 
 static void decode_some(const cuda_attn_args *p, cudaStream_t s)
 {
-    if (p->kv.n_value > ATTN_THREADS) {
+    if (attn_mla_partials(p, s)) {
+        /* done */
+    } else if (p->kv.n_value > ATTN_THREADS) {
         p->kv.half ? launch_heads<__half, 2>(p, s) : launch_heads<float, 2>(p, s);
     } else {
         p->kv.half ? launch_heads<__half, 1>(p, s) : launch_heads<float, 1>(p, s);

@@ -26,4 +26,7 @@ static __device__ span part_of(unsigned position, unsigned window, unsigned part
     return s;
 }
 
+/* attention-mla.cu: on tensor cores, where sizes, types and device are such. */
+bool attn_mla_partials(const cuda_attn_args *p, cudaStream_t s);
+
 #endif

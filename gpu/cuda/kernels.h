@@ -248,6 +248,7 @@ struct cuda_attn_args {
     const float *sinks; /* [n_head] or NULL */
     float *partial;     /* cuda_attn_partial_floats() of them */
     float *out;         /* [n, n_head, n_value] */
+    bool exact;         /* false: queries and weights may become f16 where the cache is */
 };
 size_t cuda_attn_partial_floats(unsigned n_head, unsigned n_value);
 /* Any number of tokens of any sequences; n_value at most 512. Tokens with a position below 0 are

@@ -116,7 +116,8 @@ static void attend(struct call *c, const struct cuda_layer *l, unsigned il, cons
                                .n_head = hp->n_head,
                                .window = e->model->layer[il].windowed ? hp->window : 0,
                                .sinks = l->vec[SLOT_SINKS],
-                               .partial = e->b.partial};
+                               .partial = e->b.partial,
+                               .exact = e->exact || !e->kv_half};
     const struct exchange_seq *seq = step_seqs(e);
     const struct exchange_token *token = exchange_at(e->h, e->h->token_at[e->number % 2]);
     for (unsigned t = t0; t < t0 + n;) {
@@ -128,8 +129,7 @@ static void attend(struct call *c, const struct cuda_layer *l, unsigned il, cons
         p.seq = e->device.seq + t;
         p.position = e->device.position + t;
         if (c->long_prompt && p.n >= CUDA_GEMV_MAX) {
-            c->failed |= !cuda_attn_prefill(e->blas, &p, is, token[t].position,
-                                            e->exact || !e->kv_half, e->stream);
+            c->failed |= !cuda_attn_prefill(e->blas, &p, is, token[t].position, p.exact, e->stream);
         } else {
             cuda_attn_decode(&p, e->stream);
         }

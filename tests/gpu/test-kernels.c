@@ -860,12 +860,22 @@ static void test_attention(struct cuda_blas *blas, unsigned n_head, unsigned n_h
                        with_sinks ? sinks : NULL, ref + at * n_value);
         }
     }
+    p.exact = true;
     cuda_attn_decode(&p, 0);
     CUDA(cudaGetLastError());
     snprintf(name, sizeof name, "attention %u/%u heads %u/%u%s %s, %u positions, window %u%s",
              n_head, n_head_kv, n_key, n_value, mla ? " MLA" : "", kind, n_pos, window,
              with_sinks ? ", sinks" : "");
     compare(name, p.out, ref, (size_t)4 * n_head * n_value, 3e-6);
+    if (mla && half) {
+        char more[200];
+        snprintf(more, sizeof more, "tensor cores, %s", name);
+        CUDA(cudaMemset(p.out, 0xff, (size_t)n * n_head * n_value * 4));
+        p.exact = false;
+        cuda_attn_decode(&p, 0);
+        CUDA(cudaGetLastError());
+        compare(more, p.out, ref, (size_t)4 * n_head * n_value, 1e-3);
+    }
 
     const unsigned first = n_pos - n;
     for (unsigned t = 0; t < n; t++) {
