@@ -202,7 +202,9 @@ void step_run_lanes(struct step *step, const struct step_token *tokens, const un
 static void add_counters(struct probe_track *track, unsigned from, const struct team *team,
                          unsigned in, unsigned iw)
 {
-    const struct weight_reader *dense = dense_get_reader(team->dense, in, iw);
+    static const struct weight_reader none; /* all of it is the GPU's */
+    const struct weight_reader *dense =
+        team->dense != NULL ? dense_get_reader(team->dense, in, iw) : &none;
     const struct weight_reader *experts = experts_get_reader(team->experts, in, iw);
     track->counter[from] = &dense->local_bytes;
     track->counter[from + 1] = &dense->remote_bytes;
@@ -420,7 +422,9 @@ bool step_route(const struct step *step, unsigned il, unsigned i, const int32_t 
 
 static void add_traffic(const struct team *team, unsigned in, struct traffic *sum)
 {
-    dense_add_traffic(team->dense, in, sum);
+    if (team->dense != NULL) {
+        dense_add_traffic(team->dense, in, sum);
+    }
     experts_add_traffic(team->experts, in, sum);
 }
 
