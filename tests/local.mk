@@ -10,7 +10,8 @@ unit_tests += tests/unit/test-dense tests/unit/test-experts tests/unit/test-step
 unit_tests += tests/unit/test-reader
 
 unit_tests += tests/unit/test-sampler tests/unit/test-engine tests/unit/test-batch
-unit_tests += tests/unit/test-stats tests/unit/test-lanes tests/unit/test-profile tests/unit/test-plan
+unit_tests += tests/unit/test-stats tests/unit/test-lanes tests/unit/test-profile tests/unit/test-plan \
+	tests/unit/test-exchange
 
 script_tests += tests/check-layers.sh tests/check-symbols.sh
 script_tests += tests/cli/errors.sh tests/cli/run.sh tests/cli/chat.sh tests/cli/eval.sh tests/cli/plan.sh \
