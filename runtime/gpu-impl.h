@@ -20,7 +20,7 @@ struct gpu {
     struct exchange_header *h;     /* the segment */
     struct exchange_header header; /* what was written there: the segment is the program's, too */
     struct exchange_use use[EXCHANGE_MAX_DEVICE];
-    char description[256];
+    char description[384];
 
     uint64_t step, hand; /* numbers of the running step and of the last hand-off that came */
     unsigned max_tokens, n_token, n_logits;
