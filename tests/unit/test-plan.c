@@ -125,12 +125,12 @@ static void check_all_geometries(const char *topology)
     }
 }
 
-Test(plan, one_made_up_machine_with_every_geometry, .timeout = 120)
+Test(plan, one_made_up_machine_with_every_geometry)
 {
     check_all_geometries("pack:2 [numa(memory=64GiB)] core:8 pu:1");
 }
 
-Test(plan, every_public_topology_with_every_geometry, .timeout = 300)
+Test(plan, every_public_topology_with_every_geometry)
 {
     char *folder = test_data_path("topologies");
     if (folder == NULL) {
