@@ -27,7 +27,7 @@ static struct {
     pthread_cond_t woken;
     unsigned n_wake; /* Sync: lock */
     struct exchange_header *h;
-} meet = {PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, 0, NULL};
+} meet = {.lock = PTHREAD_MUTEX_INITIALIZER, .woken = PTHREAD_COND_INITIALIZER};
 
 /* ------------------------------------------------------------------ messages */
 
@@ -85,9 +85,11 @@ static void listen_once(void)
 static void *beat(void *arg)
 {
     struct pollfd pfd = {.fd = EXCHANGE_FD, .events = POLLIN};
-    (void)arg;
+    const struct serve *serve = arg;
     for (uint64_t n = 1;; n++) {
-        exchange_bell_ring(&meet.h->beat, n);
+        if (serve->beats == NULL || serve->beats()) {
+            exchange_bell_ring(&meet.h->beat, n);
+        }
         if (poll(&pfd, 1, BEAT_MS) > 0) {
             listen_once();
         }
@@ -149,7 +151,7 @@ static numoe_status work(const struct serve *serve, void *self, numoe_error *err
 {
     pthread_t thread;
     prctl(PR_SET_TIMERSLACK, 1000UL, 0UL, 0UL, 0UL);
-    if (pthread_create(&thread, NULL, beat, NULL) != 0) {
+    if (pthread_create(&thread, NULL, beat, (void *)serve) != 0) {
         return status_fail(err, NUMOE_E_MEMORY, "no thread to beat");
     }
     for (uint64_t number = 1;; number++) {
@@ -170,6 +172,9 @@ static int converse(const struct serve *serve, void *self, numoe_error *err)
         exchange_send(EXCHANGE_FD, EXCHANGE_HELLO, &hello, sizeof hello, -1, err) != NUMOE_OK) {
         say(EXCHANGE_REFUSED, 0, err);
         return 1;
+    }
+    if (serve->greeted != NULL) {
+        serve->greeted();
     }
     segment_init(&segment);
     numoe_status status = receive_load(&segment, err);

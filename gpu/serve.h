@@ -5,6 +5,8 @@
 #ifndef NUMOE_GPU_SERVE_H
 #define NUMOE_GPU_SERVE_H
 
+#include <stdbool.h>
+
 #include "base/status.h"
 #include "gpu/exchange.h"
 
@@ -20,6 +22,10 @@ struct serve {
     numoe_status (*step)(void *self, uint64_t number, numoe_error *err);
     /* Whether what was begun is going well. Called while nothing is to be done; NULL: always. */
     numoe_status (*look)(void *self, numoe_error *err);
+    /* For a program that fails on purpose: HELLO has gone; whether to beat. NULL: nothing, always.
+     */
+    void (*greeted)(void);
+    bool (*beats)(void);
 };
 
 /* Runs until the engine ends it. Exit status of the process. */

@@ -2,7 +2,7 @@
  * computes with the CPU's own stages, so all that an engine does with a GPU can be run and tested
  * anywhere.
  *
- * main.c: the conversation; work.c: model and steps; fault.c: how it fails when told to.
+ * main.c: what it says of itself; work.c: model and steps; fault.c: how it fails when told to.
  */
 #ifndef NUMOE_GPU_EMU_EMU_H
 #define NUMOE_GPU_EMU_EMU_H
@@ -19,8 +19,6 @@ struct emu_options {
     uint32_t x_type;
 };
 
-numoe_status emu_options_read(struct emu_options *o, numoe_error *err);
-
 /* ------------------------------------------------------------------ work.c */
 
 struct emu;
@@ -32,8 +30,8 @@ numoe_status emu_load(const struct emu_options *o, void *segment, struct emu **o
 /* How much memory is used for what, as if all of it were the devices'. */
 void emu_use(const struct emu *e, struct exchange_use *use);
 
-/* Evaluates a step and rings its result. NUMOE_E_FILE_FORMAT: the step is none. */
-numoe_status emu_step(struct emu *e, uint64_t number, numoe_error *err);
+/* Evaluates a step, which has been checked, and rings its result. */
+void emu_step(struct emu *e, uint64_t number);
 
 /* ------------------------------------------------------------------ fault.c */
 
