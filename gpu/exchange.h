@@ -35,7 +35,7 @@ enum exchange_type {
     EXCHANGE_LOAD = 2,     /* engine: what to load; struct exchange_load and the segment's memfd */
     EXCHANGE_PROGRESS = 3, /* program, while it loads; struct exchange_progress */
     EXCHANGE_READY = 4,    /* program: steps may come; struct exchange_ready */
-    EXCHANGE_REFUSED = 5,  /* program, instead of READY: why not; struct exchange_text. It ends. */
+    EXCHANGE_REFUSED = 5,  /* program, instead of HELLO or READY: why not; struct exchange_text. */
     EXCHANGE_FAULT = 6,    /* program, after READY: why it ends; struct exchange_text */
     EXCHANGE_QUIT = 7,     /* engine: end, as at the end of the socket; no payload */
     EXCHANGE_WAKE = 8,     /* engine: a step was rung after a pause; no payload */

@@ -185,7 +185,8 @@ static numoe_status receive_hello(struct gpu_program *p, numoe_error *err)
         return explain(p, status, err);
     }
     if (type_of(packet) != EXCHANGE_HELLO) {
-        return unexpected(p, packet, err);
+        return type_of(packet) == EXCHANGE_REFUSED ? own_words(p, packet, err)
+                                                   : unexpected(p, packet, err);
     }
     memcpy(&p->hello, exchange_payload(packet), sizeof p->hello);
     return NUMOE_OK;

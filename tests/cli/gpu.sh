@@ -59,6 +59,7 @@ expect 3 'version 2, this one version 1' "$numoe" run -q --gpu emu -n 1 -p x
 NUMOE_EMU_FAULT=garbage@start
 expect 2 'not its mark' "$numoe" run -q --gpu emu -n 1 -p x
 unset NUMOE_EMU_FAULT
+expect 1 'neither f32 nor bf16' env NUMOE_EMU_X=f64 "$numoe" run -q --gpu emu -n 1 -p x
 expect 2 'cannot be started' "$numoe" run -q --gpu /nowhere/program -n 1 -p x
 expect 2 'no GPU program numoe-gpu-other' "$numoe" run -q --gpu other -n 1 -p x
 expect 2 "list of GPUs" "$numoe" run -q --gpu emu --gpu-devices 1x -n 1 -p x
