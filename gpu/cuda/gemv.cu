@@ -299,6 +299,39 @@ static unsigned launch(const gemv_args &p, const cuda_product *c, unsigned n_tok
     return 1;
 }
 
+static planes planes_of(const cuda_matrix *w)
+{
+    planes p;
+    for (int i = 0; i < CUDA_MAX_PLANE; i++) {
+        p.p[i] = w->plane[i];
+    }
+    return p;
+}
+
+static bool is_float(uint32_t format)
+{
+    return format == FORMAT_F32 || format == FORMAT_F16 || format == FORMAT_BF16;
+}
+
+/* Calls f with the decoder of a format that is not of floats. */
+template <class Fn> static auto with_decoder(uint32_t format, const Fn &f)
+{
+    switch (format) {
+    case FORMAT_Q8_0:
+        return f(fmt_q8_0{});
+    case FORMAT_Q4_K:
+        return f(fmt_q4_k{});
+    case FORMAT_Q5_K:
+        return f(fmt_q5_k{});
+    case FORMAT_Q6_K:
+        return f(fmt_q6_k{});
+    case FORMAT_MXFP4:
+        return f(fmt_mxfp4{});
+    default:
+        return f(fmt_any{});
+    }
+}
+
 template <class F>
 static unsigned launch_quantized(const gemv_args &p, const cuda_product *c, unsigned n_token,
                                  cudaStream_t s)
@@ -309,33 +342,19 @@ static unsigned launch_quantized(const gemv_args &p, const cuda_product *c, unsi
 
 static unsigned launch_format(const gemv_args &p, const cuda_product *c, unsigned n, cudaStream_t s)
 {
-    switch (c->w->format) {
-    case FORMAT_F32:
-    case FORMAT_F16:
-    case FORMAT_BF16:
+    if (is_float(c->w->format)) {
         return launch<weights_float>(p, c, n, s);
-    case FORMAT_Q8_0:
-        return launch_quantized<fmt_q8_0>(p, c, n, s);
-    case FORMAT_Q4_K:
-        return launch_quantized<fmt_q4_k>(p, c, n, s);
-    case FORMAT_Q5_K:
-        return launch_quantized<fmt_q5_k>(p, c, n, s);
-    case FORMAT_Q6_K:
-        return launch_quantized<fmt_q6_k>(p, c, n, s);
-    case FORMAT_MXFP4:
-        return launch_quantized<fmt_mxfp4>(p, c, n, s);
-    default:
-        return launch_quantized<fmt_any>(p, c, n, s);
     }
+    return with_decoder(c->w->format, [&](auto decoder) {
+        return launch_quantized<decltype(decoder)>(p, c, n, s);
+    });
 }
 
 extern "C" void cuda_gemv(const cuda_product *c, cudaStream_t s)
 {
     for (unsigned t = 0; t < c->n_token;) {
         gemv_args p = {};
-        for (int i = 0; i < CUDA_MAX_PLANE; i++) {
-            p.w.p[i] = c->w->plane[i];
-        }
+        p.w = planes_of(c->w);
         p.format = c->w->format;
         p.n_row = c->w->n_row;
         p.n_block = c->w->n_block;
@@ -421,40 +440,17 @@ static void dequant_format(const cuda_matrix *w, const planes &p, size_t row0, s
 extern "C" void cuda_dequant(const cuda_matrix *w, size_t row0, size_t n_row, bool half, void *out,
                              cudaStream_t s)
 {
-    planes p;
-    for (int i = 0; i < CUDA_MAX_PLANE; i++) {
-        p.p[i] = w->plane[i];
-    }
+    const planes p = planes_of(w);
     const size_t n = n_row * w->k;
     const unsigned grid = (unsigned)min((n + 255) / 256, (size_t)4096);
-    switch (w->format) {
-    case FORMAT_F32:
-    case FORMAT_F16:
-    case FORMAT_BF16:
-        if (half) {
-            convert<<<grid, 256, 0, s>>>(p, w->format, row0 * w->k, n, (__half *)out);
-        } else {
-            convert<<<grid, 256, 0, s>>>(p, w->format, row0 * w->k, n, (float *)out);
-        }
-        break;
-    case FORMAT_Q8_0:
-        dequant_format<fmt_q8_0>(w, p, row0, n_row, half, out, s);
-        break;
-    case FORMAT_Q4_K:
-        dequant_format<fmt_q4_k>(w, p, row0, n_row, half, out, s);
-        break;
-    case FORMAT_Q5_K:
-        dequant_format<fmt_q5_k>(w, p, row0, n_row, half, out, s);
-        break;
-    case FORMAT_Q6_K:
-        dequant_format<fmt_q6_k>(w, p, row0, n_row, half, out, s);
-        break;
-    case FORMAT_MXFP4:
-        dequant_format<fmt_mxfp4>(w, p, row0, n_row, half, out, s);
-        break;
-    default:
-        dequant_format<fmt_any>(w, p, row0, n_row, half, out, s);
-        break;
+    if (!is_float(w->format)) {
+        with_decoder(w->format, [&](auto decoder) {
+            dequant_format<decltype(decoder)>(w, p, row0, n_row, half, out, s);
+        });
+    } else if (half) {
+        convert<<<grid, 256, 0, s>>>(p, w->format, row0 * w->k, n, (__half *)out);
+    } else {
+        convert<<<grid, 256, 0, s>>>(p, w->format, row0 * w->k, n, (float *)out);
     }
 }
 
@@ -503,33 +499,12 @@ static void embed_format(const cuda_matrix *w, const planes &p, const int32_t *i
 extern "C" void cuda_embed(const cuda_matrix *w, const int32_t *ids, unsigned n, float scale,
                            float *x, cudaStream_t s)
 {
-    planes p;
-    for (int i = 0; i < CUDA_MAX_PLANE; i++) {
-        p.p[i] = w->plane[i];
-    }
-    switch (w->format) {
-    case FORMAT_F32:
-    case FORMAT_F16:
-    case FORMAT_BF16:
+    const planes p = planes_of(w);
+    if (is_float(w->format)) {
         embed_float<<<n, 256, 0, s>>>(p, w->format, w->k, ids, scale, x);
-        break;
-    case FORMAT_Q8_0:
-        embed_format<fmt_q8_0>(w, p, ids, n, scale, x, s);
-        break;
-    case FORMAT_Q4_K:
-        embed_format<fmt_q4_k>(w, p, ids, n, scale, x, s);
-        break;
-    case FORMAT_Q5_K:
-        embed_format<fmt_q5_k>(w, p, ids, n, scale, x, s);
-        break;
-    case FORMAT_Q6_K:
-        embed_format<fmt_q6_k>(w, p, ids, n, scale, x, s);
-        break;
-    case FORMAT_MXFP4:
-        embed_format<fmt_mxfp4>(w, p, ids, n, scale, x, s);
-        break;
-    default:
-        embed_format<fmt_any>(w, p, ids, n, scale, x, s);
-        break;
+        return;
     }
+    with_decoder(w->format, [&](auto decoder) {
+        embed_format<decltype(decoder)>(w, p, ids, n, scale, x, s);
+    });
 }
