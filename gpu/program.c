@@ -258,11 +258,6 @@ const struct exchange_hello *gpu_program_hello(const struct gpu_program *p)
     return &p->hello;
 }
 
-int gpu_program_pid(const struct gpu_program *p)
-{
-    return (int)p->pid;
-}
-
 /* ------------------------------------------------------------------ load */
 
 numoe_status gpu_program_segment(struct gpu_program *p, const struct exchange_header *header,

@@ -49,6 +49,4 @@ bool gpu_program_wait(struct gpu_program *p, const struct exchange_bell *bell, u
 void gpu_program_blame(struct gpu_program *p, const char *text);
 numoe_status gpu_program_fault(const struct gpu_program *p, numoe_error *err);
 
-int gpu_program_pid(const struct gpu_program *p);
-
 #endif

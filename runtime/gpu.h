@@ -52,7 +52,7 @@ uint64_t gpu_kv_tokens(const struct gpu *g);
 const char *gpu_description(const struct gpu *g); /* one line */
 
 /* After a failed step: says so, starts the program again and has it load the same. All caches are
- * empty then: gpu_generation() has changed. NUMOE_E_DEVICE where that fails, or has happened too
+ * empty then. NUMOE_E_DEVICE where that fails, or has happened too
  * often: go on without. */
 numoe_status gpu_restart(struct gpu *g, numoe_error *err);
 
