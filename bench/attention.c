@@ -17,7 +17,7 @@
 
 #include "base/mem.h"
 #include "bench/limits.h"
-#include "kernels/kern.h"
+#include "kernels/select.h"
 
 #define REPEATS_MAX 99u
 
@@ -226,14 +226,13 @@ static void parse(int argc, char **argv, struct options *o)
 
 int main(int argc, char **argv)
 {
-    static const char *const isas[] = {"ref", "avx2", "avxvnni", "avx512bw", "avx512", "amx"};
     struct options o = {"avx2,avx512", 128, 576, 512, 4096, 256, 5};
     parse(argc, argv, &o);
     printf("%-7s %-4s %5s %5s %5s %8s | %9s %8s %8s | %8s | %8s\n", "isa", "type", "heads", "n",
            "nv", "position", "us", "GB/s", "read", "Gprod/s", "error");
-    for (unsigned i = 0; i < ARRAY_LEN(isas); i++) {
-        const struct kern *kern = kern_find(isas[i]);
-        if (kern != NULL && strstr(o.isas, isas[i]) != NULL) {
+    for (unsigned i = 0; kern_isa_name(i) != NULL; i++) {
+        const struct kern *kern = kern_find(kern_isa_name(i));
+        if (kern != NULL && listed(o.isas, kern_isa_name(i))) {
             bench(kern, &o);
         }
     }

@@ -18,16 +18,13 @@
 #include "bench/matrices.h"
 
 struct options {
-    char *formats, *isas;
-    unsigned tokens[LIST_MAX], n_tokens, threads[LIST_MAX], n_threads;
-    unsigned k, rows, repeats;
-    size_t cold_bytes;
-    bool csv;
+    struct matrix_options of;
+    unsigned rows;
 };
 
 static void print_head(const struct options *o)
 {
-    if (o->csv) {
+    if (o->of.csv) {
         puts("format,isa,threads,tokens,ms,tops,peak_tops,share,weights_gbps,read_gbps,error,"
              "rounding");
         return;
@@ -56,15 +53,15 @@ static void measure(struct job *j, const struct weights *all, unsigned n_thread,
     next_matrix(j, all, &w, 0);
     team_run(n_thread, job_part, j);
     job_error(j, error);
-    for (unsigned i = 0; i < o->repeats; i++) {
+    for (unsigned i = 0; i < o->of.repeats; i++) {
         next_matrix(j, all, &w, i + 1);
         peak[i] = 2 * peak_products(j->kern->isa, floats, n_thread);
         time[i] = team_run(n_thread, job_part, j);
     }
-    const double t = median(time, o->repeats), top = median(peak, o->repeats);
-    const double rate = 2.0 * o->k * j->n_row * j->n_token / t;
-    printf(o->csv ? "%s,%s,%u,%u,%.3f,%.3f,%.3f,%.3f,%.2f,%.2f,%.2e,%.2e\n"
-                  : "%-8s %-7s %7u %6u | %9.3f %8.3f %8.3f %6.2f | %8.2f %8.2f | %8.1e %8.1e\n",
+    const double t = median(time, o->of.repeats), top = median(peak, o->of.repeats);
+    const double rate = 2.0 * o->of.k * j->n_row * j->n_token / t;
+    printf(o->of.csv ? "%s,%s,%u,%u,%.3f,%.3f,%.3f,%.3f,%.2f,%.2f,%.2e,%.2e\n"
+                     : "%-8s %-7s %7u %6u | %9.3f %8.3f %8.3f %6.2f | %8.2f %8.2f | %8.1e %8.1e\n",
            all->format->name, j->kern->isa, n_thread, j->n_token, t * 1e3, rate * 1e-12,
            top * 1e-12, top > 0 ? rate / top : 0, job_bytes(j) / t * 1e-9, read * 1e-9, error[0],
            error[1]);
@@ -73,13 +70,14 @@ static void measure(struct job *j, const struct weights *all, unsigned n_thread,
 
 static void bench_format(const struct kern *kern, const struct weights *w, const struct options *o)
 {
-    for (unsigned i = 0; i < o->n_threads; i++) {
-        for (unsigned it = 0; it < o->n_tokens; it++) {
-            struct job j = {.kern = kern, .n_token = o->tokens[it], .n_row = o->rows, .passes = 1};
+    for (unsigned i = 0; i < o->of.n_threads; i++) {
+        for (unsigned it = 0; it < o->of.n_tokens; it++) {
+            struct job j = {
+                .kern = kern, .n_token = o->of.tokens[it], .n_row = o->rows, .passes = 1};
             const size_t y_bytes = sizeof(float) * j.n_token * o->rows;
-            act_make(&j.act, kern, j.n_token, o->k);
+            act_make(&j.act, kern, j.n_token, o->of.k);
             j.y = map_memory(y_bytes);
-            measure(&j, w, o->threads[i], o);
+            measure(&j, w, o->of.threads[i], o);
             munmap(j.y, y_bytes);
             act_free(&j.act, j.n_token);
         }
@@ -95,46 +93,20 @@ static void usage(void)
 static void parse(int argc, char **argv, struct options *o)
 {
     static const struct option longs[] = {
-        {"formats", 1, NULL, 'f'}, {"isa", 1, NULL, 'i'},     {"tokens", 1, NULL, 't'},
-        {"threads", 1, NULL, 'j'}, {"k", 1, NULL, 'k'},       {"rows", 1, NULL, 'n'},
-        {"cold", 1, NULL, 'c'},    {"repeats", 1, NULL, 'r'}, {"csv", 0, NULL, 'v'},
-        {"help", 0, NULL, '?'},    {NULL, 0, NULL, 0},
+        MATRIX_OPTIONS,
+        {"rows", 1, NULL, 'n'},
+        {"help", 0, NULL, '?'},
+        {NULL, 0, NULL, 0},
     };
     for (int c; (c = getopt_long(argc, argv, "", longs, NULL)) != -1;) {
-        switch (c) {
-        case 'f':
-            o->formats = optarg;
-            break;
-        case 'i':
-            o->isas = optarg;
-            break;
-        case 't':
-            o->n_tokens = list_of_numbers(optarg, 4096, o->tokens);
-            break;
-        case 'j':
-            o->n_threads = list_of_numbers(optarg, TEAM_MAX, o->threads);
-            break;
-        case 'k':
-            o->k = (unsigned)number(optarg, 1u << 20);
-            break;
-        case 'n':
+        if (c == 'n') {
             o->rows = (unsigned)number(optarg, 1u << 20);
-            break;
-        case 'c':
-            o->cold_bytes = number(optarg, 1u << 20) << 20;
-            break;
-        case 'r':
-            o->repeats = (unsigned)number(optarg, REPEATS_MAX);
-            break;
-        case 'v':
-            o->csv = true;
-            break;
-        default:
+        } else if (!matrix_option(&o->of, c, optarg)) {
             usage();
             exit(optopt ? 2 : 0);
         }
     }
-    if (o->k % 256 != 0 || o->rows % SAMPLE_ROWS != 0) {
+    if (o->of.k % 256 != 0 || o->rows % SAMPLE_ROWS != 0) {
         fprintf(stderr, "gemm: --k must be a multiple of 256, --rows of %u\n", SAMPLE_ROWS);
         exit(2);
     }
@@ -142,33 +114,32 @@ static void parse(int argc, char **argv, struct options *o)
 
 int main(int argc, char **argv)
 {
-    static const char *const isas[] = {"ref", "avx2", "avxvnni", "avx512bw", "avx512", "amx"};
-    struct options o = {.formats = "Q8_0,Q4_K",
-                        .isas = "avx2,avx512,amx",
-                        .tokens = {4, 16, 64, 512},
-                        .n_tokens = 4,
-                        .threads = {1},
-                        .n_threads = 1,
-                        .k = 7168,
-                        .rows = 2048,
-                        .repeats = 5,
-                        .cold_bytes = 256u << 20};
+    struct options o = {.of = {.formats = "Q8_0,Q4_K",
+                               .isas = "avx2,avx512,amx",
+                               .tokens = {4, 16, 64, 512},
+                               .n_tokens = 4,
+                               .threads = {1},
+                               .n_threads = 1,
+                               .k = 7168,
+                               .repeats = 5,
+                               .cold_bytes = 256u << 20},
+                        .rows = 2048};
     parse(argc, argv, &o);
     print_head(&o);
     for (uint32_t id = 0; id < FORMAT_MAX; id++) {
         const struct format *f = format_find(id);
-        if (f == NULL || !f->computable || !listed(o.formats, f->name)) {
+        if (f == NULL || !f->computable || !listed(o.of.formats, f->name)) {
             continue;
         }
         struct weights w;
-        weights_make(&w, id, o.k, MAX(o.cold_bytes, format_row_bytes(f, o.k) * o.rows));
-        for (unsigned i = 0; i < ARRAY_LEN(isas); i++) {
-            const struct kern *kern = kern_find(isas[i]);
-            if (kern != NULL && listed(o.isas, isas[i])) {
+        weights_make(&w, id, o.of.k, MAX(o.of.cold_bytes, format_row_bytes(f, o.of.k) * o.rows));
+        for (unsigned i = 0; kern_isa_name(i) != NULL; i++) {
+            const struct kern *kern = kern_find(kern_isa_name(i));
+            if (kern != NULL && listed(o.of.isas, kern_isa_name(i))) {
                 bench_format(kern, &w, &o);
             }
         }
-        weights_free(&w, o.k);
+        weights_free(&w, o.of.k);
     }
     return 0;
 }

@@ -18,11 +18,9 @@
 #include "bench/matrices.h"
 
 struct options {
-    char *formats, *isas;
-    unsigned tokens[LIST_MAX], n_tokens, threads[LIST_MAX], n_threads;
-    unsigned k, repeats;
-    size_t cold_bytes, hot_bytes;
-    bool csv, hot_only, cold_only;
+    struct matrix_options of;
+    size_t hot_bytes;
+    bool hot_only, cold_only;
 };
 
 /* Rows of the in-cache matrix of n threads: at least one panel for each. */
@@ -41,7 +39,7 @@ static unsigned cold_rows(const struct weights *w, unsigned n_token, unsigned n_
 
 static void print_head(const struct options *o)
 {
-    if (o->csv) {
+    if (o->of.csv) {
         puts("format,isa,tokens,threads,where,weights_gbps,read_gbps,share,gmacs,peak_gmacs,"
              "peak_share,error,rounding");
         return;
@@ -68,7 +66,7 @@ static void measure(struct job *j, bool hot, unsigned n_thread, const struct opt
         double once = team_run(n_thread, job_part, j);
         j->passes = (unsigned)MIN(MAX(0.02 / once, 1), 1e5);
     }
-    for (unsigned i = 0; i < o->repeats; i++) {
+    for (unsigned i = 0; i < o->of.repeats; i++) {
         read[i] = read_bandwidth(j->w->panels, read_bytes, n_thread);
         peak[i] = peak_products(j->kern->isa, floats, n_thread);
         if (hot) { /* brings the weights back into cache */
@@ -79,31 +77,32 @@ static void measure(struct job *j, bool hot, unsigned n_thread, const struct opt
         double products = rate[i] / (double)j->w->panel_bytes * PANEL_ROWS * j->act.k * j->n_token;
         peak_share[i] = peak[i] > 0 ? products / peak[i] : 0;
     }
-    double r = median(rate, o->repeats);
+    double r = median(rate, o->of.repeats);
     double products = r / (double)j->w->panel_bytes * PANEL_ROWS * j->act.k * j->n_token;
-    printf(o->csv
+    printf(o->of.csv
                ? "%s,%s,%u,%u,%s,%.2f,%.2f,%.3f,%.1f,%.1f,%.3f,%.2e,%.2e\n"
                : "%-8s %-7s %6u %7u %-5s | %8.2f %8.2f %6.2f | %8.1f %8.1f %6.2f | %8.1e %8.1e\n",
            j->w->format->name, j->kern->isa, j->n_token, n_thread, hot ? "cache" : "dram", r * 1e-9,
-           median(read, o->repeats) * 1e-9, median(share, o->repeats), products * 1e-9,
-           median(peak, o->repeats) * 1e-9, median(peak_share, o->repeats), error[0], error[1]);
+           median(read, o->of.repeats) * 1e-9, median(share, o->of.repeats), products * 1e-9,
+           median(peak, o->of.repeats) * 1e-9, median(peak_share, o->of.repeats), error[0],
+           error[1]);
     fflush(stdout);
 }
 
 static void bench_format(const struct kern *kern, const struct weights *w, const struct options *o)
 {
-    for (unsigned it = 0; it < o->n_tokens; it++) {
-        unsigned n = o->tokens[it];
+    for (unsigned it = 0; it < o->of.n_tokens; it++) {
+        unsigned n = o->of.tokens[it];
         struct job j = {.kern = kern, .w = w, .n_token = n};
         size_t y_bytes = sizeof(float) * n * w->n_row;
-        act_make(&j.act, kern, n, o->k);
+        act_make(&j.act, kern, n, o->of.k);
         j.y = map_memory(y_bytes);
-        for (unsigned i = 0; i < o->n_threads; i++) {
+        for (unsigned i = 0; i < o->of.n_threads; i++) {
             if (!o->cold_only) {
-                measure(&j, true, o->threads[i], o);
+                measure(&j, true, o->of.threads[i], o);
             }
             if (!o->hot_only) {
-                measure(&j, false, o->threads[i], o);
+                measure(&j, false, o->of.threads[i], o);
             }
         }
         munmap(j.y, y_bytes);
@@ -122,45 +121,16 @@ static void usage(void)
 static void parse(int argc, char **argv, struct options *o)
 {
     static const struct option longs[] = {
-        {"formats", 1, NULL, 'f'}, {"isa", 1, NULL, 'i'},     {"tokens", 1, NULL, 't'},
-        {"threads", 1, NULL, 'j'}, {"k", 1, NULL, 'k'},       {"cold", 1, NULL, 'c'},
-        {"hot", 1, NULL, 'h'},     {"repeats", 1, NULL, 'r'}, {"only", 1, NULL, 'o'},
-        {"csv", 0, NULL, 'v'},     {"help", 0, NULL, '?'},    {NULL, 0, NULL, 0},
+        MATRIX_OPTIONS,         {"hot", 1, NULL, 'h'}, {"only", 1, NULL, 'o'},
+        {"help", 0, NULL, '?'}, {NULL, 0, NULL, 0},
     };
     for (int c; (c = getopt_long(argc, argv, "", longs, NULL)) != -1;) {
-        switch (c) {
-        case 'f':
-            o->formats = optarg;
-            break;
-        case 'i':
-            o->isas = optarg;
-            break;
-        case 't':
-            o->n_tokens = list_of_numbers(optarg, 4096, o->tokens);
-            break;
-        case 'j':
-            o->n_threads = list_of_numbers(optarg, TEAM_MAX, o->threads);
-            break;
-        case 'k':
-            o->k = (unsigned)number(optarg, 1u << 20);
-            break;
-        case 'c':
-            o->cold_bytes = number(optarg, 1u << 20) << 20;
-            break;
-        case 'h':
+        if (c == 'h') {
             o->hot_bytes = number(optarg, 1u << 20) << 10;
-            break;
-        case 'r':
-            o->repeats = (unsigned)number(optarg, REPEATS_MAX);
-            break;
-        case 'o':
+        } else if (c == 'o') {
             o->hot_only = strcmp(optarg, "cache") == 0;
             o->cold_only = strcmp(optarg, "dram") == 0;
-            break;
-        case 'v':
-            o->csv = true;
-            break;
-        default:
+        } else if (!matrix_option(&o->of, c, optarg)) {
             usage();
             exit(optopt ? 2 : 0);
         }
@@ -169,37 +139,35 @@ static void parse(int argc, char **argv, struct options *o)
 
 int main(int argc, char **argv)
 {
-    static const char *const isas[] = {"ref", "avx2", "avxvnni", "avx512bw", "avx512", "amx"};
-    struct options o = {.formats = NULL,
-                        .isas = "avx2,avx512,amx",
-                        .tokens = {1},
-                        .n_tokens = 1,
-                        .threads = {1},
-                        .n_threads = 1,
-                        .k = 2048,
-                        .repeats = 5,
-                        .cold_bytes = 192u << 20,
+    struct options o = {.of = {.isas = "avx2,avx512,amx",
+                               .tokens = {1},
+                               .n_tokens = 1,
+                               .threads = {1},
+                               .n_threads = 1,
+                               .k = 2048,
+                               .repeats = 5,
+                               .cold_bytes = 192u << 20},
                         .hot_bytes = 256u << 10};
     parse(argc, argv, &o);
     print_head(&o);
     for (uint32_t id = 0; id < FORMAT_MAX; id++) {
         const struct format *f = format_find(id);
-        if (f == NULL || !f->computable || (o.formats && !listed(o.formats, f->name))) {
+        if (f == NULL || !f->computable || (o.of.formats && !listed(o.of.formats, f->name))) {
             continue;
         }
-        if (o.k % MAX(f->block_elems, 32u) != 0) {
+        if (o.of.k % MAX(f->block_elems, 32u) != 0) {
             fprintf(stderr, "gemv: %s needs --k to be a multiple of %u\n", f->name, f->block_elems);
             continue;
         }
         struct weights w;
-        weights_make(&w, id, o.k, o.cold_bytes);
-        for (unsigned i = 0; i < ARRAY_LEN(isas); i++) {
-            const struct kern *kern = kern_find(isas[i]);
-            if (kern != NULL && listed(o.isas, isas[i])) {
+        weights_make(&w, id, o.of.k, o.of.cold_bytes);
+        for (unsigned i = 0; kern_isa_name(i) != NULL; i++) {
+            const struct kern *kern = kern_find(kern_isa_name(i));
+            if (kern != NULL && listed(o.of.isas, kern_isa_name(i))) {
                 bench_format(kern, &w, &o);
             }
         }
-        weights_free(&w, o.k);
+        weights_free(&w, o.of.k);
     }
     return 0;
 }

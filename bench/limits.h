@@ -182,4 +182,16 @@ static double read_bandwidth(const void *data, size_t bytes, unsigned n_thread)
     return (double)bytes / team_run(n_thread, read_part, &r);
 }
 
+/* Whether name is in the comma-separated list. */
+static bool listed(const char *list, const char *name)
+{
+    size_t n = strlen(name);
+    for (const char *p = list; (p = strstr(p, name)) != NULL; p += n) {
+        if ((p == list || p[-1] == ',') && (p[n] == ',' || p[n] == '\0')) {
+            return true;
+        }
+    }
+    return false;
+}
+
 #endif

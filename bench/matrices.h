@@ -8,7 +8,7 @@
 
 #include "base/mem.h"
 #include "bench/limits.h"
-#include "kernels/kern.h"
+#include "kernels/select.h"
 
 #define LIST_MAX    32
 #define SAMPLE_ROWS 64u /* random rows; the matrix repeats them */
@@ -318,16 +318,54 @@ static size_t number(const char *text, size_t max)
     return v;
 }
 
-/* Whether name is in the comma-separated list. */
-static bool listed(const char *list, const char *name)
-{
-    size_t n = strlen(name);
-    for (const char *p = list; (p = strstr(p, name)) != NULL; p += n) {
-        if ((p == list || p[-1] == ',') && (p[n] == ',' || p[n] == '\0')) {
-            return true;
-        }
+/* What gemv and gemm are told alike. */
+struct matrix_options {
+    const char *formats, *isas; /* lists; formats NULL: all */
+    unsigned tokens[LIST_MAX], n_tokens, threads[LIST_MAX], n_threads;
+    unsigned k, repeats;
+    size_t cold_bytes;
+    bool csv;
+};
+
+#define MATRIX_OPTIONS                                                                             \
+    {"formats", 1, NULL, 'f'}, {"isa", 1, NULL, 'i'}, {"tokens", 1, NULL, 't'},                    \
+        {"threads", 1, NULL, 'j'}, {"k", 1, NULL, 'k'}, {"cold", 1, NULL, 'c'},                    \
+        {"repeats", 1, NULL, 'r'},                                                                 \
+    {                                                                                              \
+        "csv", 0, NULL, 'v'                                                                        \
     }
-    return false;
+
+/* False: none of them. */
+static bool matrix_option(struct matrix_options *o, int c, const char *value)
+{
+    switch (c) {
+    case 'f':
+        o->formats = value;
+        return true;
+    case 'i':
+        o->isas = value;
+        return true;
+    case 't':
+        o->n_tokens = list_of_numbers(value, 4096, o->tokens);
+        return true;
+    case 'j':
+        o->n_threads = list_of_numbers(value, TEAM_MAX, o->threads);
+        return true;
+    case 'k':
+        o->k = (unsigned)number(value, 1u << 20);
+        return true;
+    case 'c':
+        o->cold_bytes = number(value, 1u << 20) << 20;
+        return true;
+    case 'r':
+        o->repeats = (unsigned)number(value, REPEATS_MAX);
+        return true;
+    case 'v':
+        o->csv = true;
+        return true;
+    default:
+        return false;
+    }
 }
 
 #endif

@@ -170,6 +170,11 @@ static const struct kern *table_at(size_t i, int *refused)
     return *refused == 0 ? &tables[i] : NULL;
 }
 
+const char *kern_isa_name(unsigned i)
+{
+    return i < N_ISA ? isas[i].name : NULL;
+}
+
 const struct kern *kern_find(const char *isa)
 {
     int refused;

@@ -11,4 +11,8 @@
  * Any thread; *out lives for ever. */
 numoe_status kern_select(const struct kern **out, numoe_error *err);
 
+/* Names of the known instruction sets from the least to the best, built here or not; NULL after the
+ * last. */
+const char *kern_isa_name(unsigned i);
+
 #endif
