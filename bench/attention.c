@@ -187,7 +187,7 @@ static void parse(int argc, char **argv, struct options *o)
     static const struct option longs[] = {
         {"isa", 1, NULL, 'i'},     {"heads", 1, NULL, 'h'}, {"n", 1, NULL, 'n'},
         {"nv", 1, NULL, 'v'},      {"chunk", 1, NULL, 'c'}, {"positions", 1, NULL, 'p'},
-        {"repeats", 1, NULL, 'r'}, {"help", 0, NULL, '?'},  {NULL, 0, NULL, 0},
+        {"repeats", 1, NULL, 'r'}, {"help", 0, NULL, 'H'},  {NULL, 0, NULL, 0},
     };
     for (int c; (c = getopt_long(argc, argv, "", longs, NULL)) != -1;) {
         switch (c) {
@@ -215,7 +215,7 @@ static void parse(int argc, char **argv, struct options *o)
         default:
             puts("usage: attention [--isa I,..] [--heads N] [--n N] [--nv N] [--positions N]\n"
                  "                 [--chunk N] [--repeats N]");
-            exit(optopt ? 2 : 0);
+            exit(c == 'H' ? 0 : 2);
         }
     }
     if (o->nv > o->n) {

@@ -95,7 +95,7 @@ static void parse(int argc, char **argv, struct options *o)
     static const struct option longs[] = {
         MATRIX_OPTIONS,
         {"rows", 1, NULL, 'n'},
-        {"help", 0, NULL, '?'},
+        {"help", 0, NULL, 'H'},
         {NULL, 0, NULL, 0},
     };
     for (int c; (c = getopt_long(argc, argv, "", longs, NULL)) != -1;) {
@@ -103,7 +103,7 @@ static void parse(int argc, char **argv, struct options *o)
             o->rows = (unsigned)number(optarg, 1u << 20);
         } else if (!matrix_option(&o->of, c, optarg)) {
             usage();
-            exit(optopt ? 2 : 0);
+            exit(c == 'H' ? 0 : 2);
         }
     }
     if (o->of.k % 256 != 0 || o->rows % SAMPLE_ROWS != 0) {

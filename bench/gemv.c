@@ -122,7 +122,7 @@ static void parse(int argc, char **argv, struct options *o)
 {
     static const struct option longs[] = {
         MATRIX_OPTIONS,         {"hot", 1, NULL, 'h'}, {"only", 1, NULL, 'o'},
-        {"help", 0, NULL, '?'}, {NULL, 0, NULL, 0},
+        {"help", 0, NULL, 'H'}, {NULL, 0, NULL, 0},
     };
     for (int c; (c = getopt_long(argc, argv, "", longs, NULL)) != -1;) {
         if (c == 'h') {
@@ -132,7 +132,7 @@ static void parse(int argc, char **argv, struct options *o)
             o->cold_only = strcmp(optarg, "dram") == 0;
         } else if (!matrix_option(&o->of, c, optarg)) {
             usage();
-            exit(optopt ? 2 : 0);
+            exit(c == 'H' ? 0 : 2);
         }
     }
 }
