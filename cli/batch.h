@@ -58,7 +58,51 @@ char *result_text(const numoe_engine *engine, const struct batch_request *req, s
                   const numoe_completion *c);
 char *result_error_text(const struct batch_request *req, size_t i, const numoe_error *error);
 
-/* ------------------------------------------------------------------ the job (batch-job.c) */
+/* ------------------------------------------------------------------ the job */
+
+struct batch_options {
+    struct model_options model;
+    struct sampling_options sampling;
+    struct text chat_template; /* if from a file */
+    const char *template_path, *input, *output;
+    numoe_batch_params params;
+    uint64_t max_tokens, shard, n_shard;
+    double sync_seconds, time_left; /* negative: as the batch system says, or no end */
+    bool ordered, strict, ignore_eog;
+};
+
+struct batch_job {
+    const struct batch_options *o;
+    struct batch_input in;
+    struct journal j;
+    struct batch_defaults defaults;
+    numoe_engine *engine;
+    numoe_batch *batch;
+    bool *is_done;   /* [n_line] has a result, or is not this job's */
+    size_t *same_id; /* [n_line] 1 + an earlier line with the same custom_id; 0: none */
+    struct batch_request **active; /* [n_line] of submitted ones */
+    size_t next, n_total, n_before, n_done, n_error, n_too_large;
+    numoe_error too_large; /* of the last request that needs more memory than there is */
+    double start_seconds, end_seconds, step_seconds, next_report;
+    bool on_terminal;
+};
+
+/* All from opening the files to closing them; an exit status, as of the others (batch-begin.c). */
+int job_run(const struct batch_options *o);
+
+/* Answers requests until all are, or there is a reason to stop (batch-work.c). */
+int job_work(struct batch_job *job);
+/* --strict: what only the model can tell is told before anything is evaluated, too. */
+int job_check_prompts(struct batch_job *job);
+void job_free_requests(struct batch_job *job);
+
+/* How far it is, from time to time; and what there was (batch-progress.c). */
+void job_begin_progress(struct batch_job *job);
+void job_report_progress(struct batch_job *job);
+void job_report_end(const struct batch_job *job);
+
+/* ------------------------------------------------------------------ the batch system (batch-job.c)
+ */
 
 /* From here on SIGTERM, SIGINT, SIGUSR1 and their like ask for a stop; while `idle` (nothing was
  * evaluated yet) they end the program at once, with EXIT_RESUME. */

@@ -1,8 +1,11 @@
 numoe_programs += numoe
 numoe_sources += \
+	cli/batch-begin.c \
 	cli/batch-job.c \
+	cli/batch-progress.c \
 	cli/batch-request.c \
 	cli/batch-result.c \
+	cli/batch-work.c \
 	cli/batch.c cli/batch.h \
 	cli/bench.c \
 	cli/chat.c \

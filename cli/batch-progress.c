@@ -1,0 +1,78 @@
+/* What a batch says of how far it is: a line that changes on a terminal, one a minute elsewhere. */
+#include <inttypes.h>
+
+#include "cli/batch.h"
+
+#define LOG_SECONDS      60.0
+#define TERMINAL_SECONDS 0.5
+
+void job_begin_progress(struct batch_job *job)
+{
+    job->start_seconds = now_seconds();
+    job->next_report = job->start_seconds + (job->on_terminal ? 0 : LOG_SECONDS);
+}
+
+static void print_time(double seconds)
+{
+    if (seconds < 100) {
+        fprintf(stderr, ", %.0f s left", seconds);
+    } else if (seconds < 6000) {
+        fprintf(stderr, ", %.0f min left", seconds / 60);
+    } else {
+        fprintf(stderr, ", %.1f h left", seconds / 3600);
+    }
+}
+
+static void print_progress(const struct batch_job *job)
+{
+    const double seconds = now_seconds() - job->start_seconds;
+    const size_t n_new = job->n_done - job->n_before, n_left = job->n_total - job->n_done;
+    numoe_batch_info info;
+
+    numoe_batch_get_info(job->batch, &info);
+    fprintf(stderr, "%snumoe: %zu of %zu requests", job->on_terminal ? "\r" : "", job->n_done,
+            job->n_total);
+    if (job->n_error) {
+        fprintf(stderr, ", %zu with errors", job->n_error);
+    }
+    fprintf(stderr, ", %zu at a time, %.1f tokens/s", info.n_active,
+            seconds > 0 ? (double)info.n_generated / seconds : 0);
+    if (n_new > 0 && n_left > 0) {
+        print_time(seconds * (double)n_left / (double)n_new);
+    }
+    fputs(job->on_terminal ? "\033[K" : "\n", stderr);
+}
+
+void job_report_progress(struct batch_job *job)
+{
+    if (job->o->model.quiet || now_seconds() < job->next_report) {
+        return;
+    }
+    job->next_report = now_seconds() + (job->on_terminal ? TERMINAL_SECONDS : LOG_SECONDS);
+    print_progress(job);
+}
+
+void job_report_end(const struct batch_job *job)
+{
+    const double seconds = now_seconds() - job->start_seconds;
+    numoe_batch_info info;
+
+    if (job->o->model.quiet) {
+        return;
+    }
+    numoe_batch_get_info(job->batch, &info);
+    fprintf(stderr,
+            "%snumoe: %zu of %zu requests have a result, %zu new ones are errors\n"
+            "prompt     %" PRIu64 " tokens evaluated, %" PRIu64
+            " taken from prompts that begin alike\n"
+            "generated  %" PRIu64 " tokens in %.2f s, %.1f tokens/s\n",
+            job->on_terminal ? "\r\033[K" : "", job->n_done, job->n_total, job->n_error,
+            info.n_prompt, info.n_shared, info.n_generated, seconds,
+            seconds > 0 ? (double)info.n_generated / seconds : 0);
+    if (info.n_preempted) {
+        fprintf(stderr,
+                "memory     %" PRIu64 " times a request had to wait for memory and was "
+                "evaluated again\n",
+                info.n_preempted);
+    }
+}
