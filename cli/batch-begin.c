@@ -6,7 +6,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "cli/batch.h"
+#include "cli/batch-team.h"
 
 #define MARGIN_SECONDS 20.0 /* before the end of a job's time, besides two steps */
 
@@ -32,7 +32,7 @@ static json_t *describe_input(const struct batch_job *job)
     return json_pack("{s:I, s:s}", "bytes", (json_int_t)job->in.bytes, "hash", hash);
 }
 
-static json_t *describe_model(const struct batch_job *job)
+json_t *job_describe_model(const struct batch_job *job)
 {
     const numoe_engine_info *info = numoe_engine_get_info(job->engine);
     const char *path = job->o->model.params.model_path;
@@ -49,7 +49,7 @@ static json_t *describe_model(const struct batch_job *job)
                                                      : "other");
 }
 
-static json_t *describe_options(const struct batch_options *o)
+json_t *job_describe_options(const struct batch_options *o)
 {
     const numoe_sampler_params *p = &o->sampling.params;
     const char *template = o->model.params.chat_template;
@@ -72,8 +72,8 @@ static int begin_journal(struct batch_job *job)
     json_t *want =
         json_pack("{s:s, s:b, s:I, s:o, s:o, s:o, s:s}", "numoe", "batch 1", "ordered",
                   job->o->ordered, "began", (json_int_t)job->defaults.now_seconds, "requests",
-                  describe_input(job), "model", describe_model(job), "options",
-                  describe_options(job->o), "kernels", numoe_engine_get_info(job->engine)->isa);
+                  describe_input(job), "model", job_describe_model(job), "options",
+                  job_describe_options(job->o), "kernels", numoe_engine_get_info(job->engine)->isa);
     if (!want) {
         return fail(EXIT_LACKING, "no memory for a journal");
     }
@@ -116,7 +116,11 @@ static int mark_done(struct batch_job *job)
         job->is_done[line - 1] = true;
         job->n_before++;
     }
+    for (size_t i = 0; i < job->in.n_line; i++) {
+        job->is_open[i] = !job->is_done[i];
+    }
     job->n_done = job->n_before;
+    job->n_open = job->n_total - job->n_done;
     return EXIT_OK;
 }
 
@@ -185,37 +189,44 @@ static void prefer_replicas(struct model_options *o)
     }
 }
 
-static int open_batch(struct batch_job *job)
+static int load(struct batch_job *job, const numoe_engine_params *params)
 {
     struct model_options model = job->o->model;
+
+    model.params = *params;
+    model.quiet = model.quiet || !team_is_root(job);
+    prefer_replicas(&model);
+    return open_engine(&model, &job->engine);
+}
+
+static int open_batch(struct batch_job *job, const numoe_engine_params *params)
+{
+    const bool is_root = team_is_root(job);
     numoe_error err;
 
-    prefer_replicas(&model);
-    int exit_status = open_engine(&model, &job->engine);
-    if (exit_status == EXIT_OK && !job->o->model.quiet) {
+    int exit_status = team_agree_model(job, load(job, params));
+    if (exit_status == EXIT_OK && is_root && !job->o->model.quiet) {
+        team_report(job);
         report_engine(job->engine);
         report_sampling(&job->o->sampling);
     }
-    if (exit_status == EXIT_OK) {
+    if (exit_status == EXIT_OK && is_root) {
         exit_status = begin_journal(job);
     }
-    if (exit_status == EXIT_OK && job->o->strict) {
+    if (exit_status == EXIT_OK && is_root && job->o->strict) {
         exit_status = job_check_prompts(job);
     }
     if (exit_status == EXIT_OK &&
         numoe_batch_new(job->engine, &job->o->params, &job->batch, &err) != NUMOE_OK) {
         exit_status = fail_status(&err);
     }
-    return exit_status;
+    return team_agree(job, exit_status);
 }
 
-static int run_job(struct batch_job *job)
+static int run_job(struct batch_job *job, const numoe_engine_params *params)
 {
-    int exit_status = check_lines(job);
+    int exit_status = open_batch(job, params);
 
-    if (exit_status == EXIT_OK) {
-        exit_status = open_batch(job);
-    }
     if (exit_status == EXIT_OK) {
         job_set_idle(false);
         exit_status = job_work(job);
@@ -241,9 +252,10 @@ static int open_files(struct batch_job *job)
         return exit_status;
     }
     job->is_done = calloc(job->in.n_line, sizeof *job->is_done);
+    job->is_open = calloc(job->in.n_line, sizeof *job->is_open);
     job->same_id = calloc(job->in.n_line, sizeof *job->same_id);
     job->active = calloc(job->in.n_line, sizeof *job->active);
-    if (!job->is_done || !job->same_id || !job->active) {
+    if (!job->is_done || !job->is_open || !job->same_id || !job->active) {
         return fail(EXIT_LACKING, "no memory for %zu requests", job->in.n_line);
     }
     return mark_done(job);
@@ -259,29 +271,62 @@ static void set_end(struct batch_job *job)
     }
 }
 
+static int open_job(struct batch_job *job)
+{
+    int exit_status = open_files(job);
+
+    if (exit_status == EXIT_OK) {
+        job->defaults.now_seconds = job_now(&job->j);
+        exit_status = job->n_open > 0 ? check_lines(job) : EXIT_OK;
+    }
+    return exit_status;
+}
+
+static int begin_and_run(struct batch_job *job, const numoe_engine_params *params)
+{
+    size_t n_left;
+    int exit_status = team_is_root(job) ? open_job(job) : EXIT_OK;
+
+    exit_status = team_begin(job, exit_status, &n_left);
+    if (exit_status != EXIT_OK) {
+        return exit_status;
+    }
+    if (n_left > 0) {
+        return run_job(job, params);
+    }
+    if (!team_is_root(job)) {
+        return EXIT_OK;
+    }
+    exit_status = journal_finish(&job->j);
+    if (exit_status == EXIT_OK && !job->o->model.quiet) {
+        fprintf(stderr, "numoe: all %zu requests have a result already\n", job->n_total);
+    }
+    return exit_status;
+}
+
 int job_run(const struct batch_options *o)
 {
     struct batch_job job = {
-        .o = o, .on_terminal = isatty(STDERR_FILENO), .j = {.live_fd = -1, .journal_fd = -1}};
+        .o = o,
+        .on_terminal = isatty(STDERR_FILENO),
+        .j = {.live_fd = -1, .journal_fd = -1},
+        .defaults = {.sampler = o->sampling.params,
+                     .max_tokens = o->max_tokens,
+                     .ignore_eog = o->ignore_eog},
+    };
+    numoe_engine_params params = o->model.params;
 
     job_init();
     set_end(&job);
-    int exit_status = open_files(&job);
+    int exit_status = team_join(&job, &params);
     if (exit_status == EXIT_OK) {
-        job.defaults = (struct batch_defaults){
-            .sampler = o->sampling.params,
-            .max_tokens = o->max_tokens,
-            .ignore_eog = o->ignore_eog,
-            .now_seconds = job_now(&job.j),
-        };
-        exit_status = job.n_done < job.n_total ? run_job(&job) : journal_finish(&job.j);
-        if (exit_status == EXIT_OK && job.n_before == job.n_total && !o->model.quiet) {
-            fprintf(stderr, "numoe: all %zu requests have a result already\n", job.n_total);
-        }
+        exit_status = begin_and_run(&job, &params);
     }
     journal_close(&job.j);
     input_close(&job.in);
+    team_leave(&job, exit_status);
     free(job.is_done);
+    free(job.is_open);
     free(job.same_id);
     free(job.active);
     return exit_status;

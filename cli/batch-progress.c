@@ -1,7 +1,7 @@
 /* What a batch says of how far it is: a line that changes on a terminal, one a minute elsewhere. */
 #include <inttypes.h>
 
-#include "cli/batch.h"
+#include "cli/batch-team.h"
 
 #define LOG_SECONDS      60.0
 #define TERMINAL_SECONDS 0.5
@@ -30,6 +30,7 @@ static void print_progress(const struct batch_job *job)
     numoe_batch_info info;
 
     numoe_batch_get_info(job->batch, &info);
+    team_add_info(job, &info);
     fprintf(stderr, "%snumoe: %zu of %zu requests", job->on_terminal ? "\r" : "", job->n_done,
             job->n_total);
     if (job->n_error) {
@@ -61,6 +62,7 @@ void job_report_end(const struct batch_job *job)
         return;
     }
     numoe_batch_get_info(job->batch, &info);
+    team_add_info(job, &info);
     fprintf(stderr,
             "%snumoe: %zu of %zu requests have a result, %zu new ones are errors\n"
             "prompt     %" PRIu64 " tokens evaluated, %" PRIu64

@@ -7,33 +7,58 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "cli/batch.h"
+#include "cli/batch-team.h"
 
 #define AHEAD 256 /* requests that wait in the library */
 
 /* ------------------------------------------------------------------ requests in */
 
-static int put_result(struct batch_job *job, size_t i, char *text, bool is_error)
+int job_put_result(struct batch_job *job, size_t i, const char *text, size_t bytes, bool is_error)
 {
-    int exit_status = text ? journal_put(&job->j, i + 1, text, strlen(text))
-                           : fail(EXIT_LACKING, "no memory for the result of line %zu", i + 1);
+    const int exit_status = journal_put(&job->j, i + 1, text, bytes);
 
-    free(text);
     job->is_done[i] = true;
     job->n_done++;
     job->n_error += is_error;
     return exit_status;
 }
 
+/* To the journal, or to who has it. Another rank may have been faster. */
+static int deliver(struct batch_job *job, size_t i, char *text, bool is_error)
+{
+    int exit_status = EXIT_OK;
+
+    if (!text) {
+        return fail(EXIT_LACKING, "no memory for the result of line %zu", i + 1);
+    }
+    if (!team_is_root(job)) {
+        team_deliver(job, i, text, is_error, false);
+    } else if (!job->is_done[i]) {
+        exit_status = job_put_result(job, i, text, strlen(text), is_error);
+    }
+    free(text);
+    return exit_status;
+}
+
 static int put_error(struct batch_job *job, const struct batch_request *req, size_t i,
                      const numoe_error *error)
 {
-    if (error->status == NUMOE_E_MEMORY) { /* no result: a larger machine can give one */
-        job->too_large = *error;
-        job->n_too_large++;
-        return EXIT_OK;
+    if (error->status != NUMOE_E_MEMORY) {
+        return deliver(job, i, result_error_text(req, i, error), true);
     }
-    return put_result(job, i, result_error_text(req, i, error), true);
+    if (!team_is_root(job)) { /* no result: a larger machine can give one */
+        team_deliver(job, i, error->text, true, true);
+    } else if (!job->is_done[i]) {
+        job_put_too_large(job, i, error->text);
+    }
+    return EXIT_OK;
+}
+
+void job_put_too_large(struct batch_job *job, size_t i, const char *why)
+{
+    job->is_done[i] = true;
+    job->n_too_large++;
+    snprintf(job->too_large, sizeof job->too_large, "%s", why);
 }
 
 static void free_request(struct batch_request *req)
@@ -44,68 +69,101 @@ static void free_request(struct batch_request *req)
     }
 }
 
-/* Reads, checks and tokenizes line i; what is wrong is in (*out)->error. */
-static int load_request(struct batch_job *job, size_t i, struct batch_request **out)
+/* Checks and tokenizes line i; what is wrong is in (*out)->error. */
+static int load_request(struct batch_job *job, size_t i, const struct text *line, size_t same_id,
+                        struct batch_request **out)
 {
-    struct text line;
     struct batch_request *req = calloc(1, sizeof *req);
 
     if (!req) {
         return fail(EXIT_LACKING, "no memory for line %zu", i + 1);
     }
-    const int exit_status = input_read(&job->in, i, &line);
-    if (exit_status != EXIT_OK) {
-        free(req);
-        return exit_status;
-    }
-    request_parse(req, &line, i, &job->defaults);
-    free(line.data);
-    if (job->same_id[i] && req->error.status == NUMOE_OK) {
+    request_parse(req, line, i, &job->defaults);
+    if (same_id && req->error.status == NUMOE_OK) {
         req->error.status = NUMOE_E_INPUT;
-        snprintf(req->error.text, sizeof req->error.text, "custom_id is that of line %zu",
-                 job->same_id[i]);
+        snprintf(req->error.text, sizeof req->error.text, "custom_id is that of line %zu", same_id);
     }
     request_prepare(req, job->engine, &job->defaults);
     *out = req;
     return EXIT_OK;
 }
 
-static int submit(struct batch_job *job, size_t i)
+static int read_request(struct batch_job *job, size_t i, struct batch_request **out)
 {
-    struct batch_request *req;
-    int exit_status = load_request(job, i, &req);
+    struct text line;
+    int exit_status = input_read(&job->in, i, &line);
 
-    if (exit_status != EXIT_OK) {
-        return exit_status;
+    if (exit_status == EXIT_OK) {
+        exit_status = load_request(job, i, &line, job->same_id[i], out);
+        free(line.data);
     }
+    return exit_status;
+}
+
+static int submit(struct batch_job *job, size_t i, struct batch_request *req)
+{
     if (req->error.status == NUMOE_OK &&
         numoe_batch_submit(job->batch, &req->r, &req->error) == NUMOE_OK) {
         job->active[i] = req;
         return EXIT_OK;
     }
-    exit_status = put_error(job, req, i, &req->error);
+    const int exit_status = put_error(job, req, i, &req->error);
     free_request(req);
     return exit_status;
 }
 
-static bool next_line(struct batch_job *job, size_t *i)
+int job_submit(struct batch_job *job, size_t i, const struct text *line, size_t same_id)
 {
-    while (job->next < job->in.n_line && job->is_done[job->next]) {
+    struct batch_request *req;
+
+    if (job->active[i]) {
+        return EXIT_OK; /* dealt again by a root that has thought this rank lost */
+    }
+    const int exit_status = load_request(job, i, line, same_id, &req);
+    return exit_status == EXIT_OK ? submit(job, i, req) : exit_status;
+}
+
+bool job_next_line(struct batch_job *job, size_t *i)
+{
+    while (job->next < job->in.n_line && !job->is_open[job->next]) {
         job->next++;
     }
     *i = job->next;
     return job->next < job->in.n_line;
 }
 
+void job_take_line(struct batch_job *job, size_t i)
+{
+    job->is_open[i] = false;
+    job->n_open--;
+}
+
+void job_open_line(struct batch_job *job, size_t i)
+{
+    job->is_open[i] = true;
+    job->n_open++;
+    job->next = i < job->next ? i : job->next;
+}
+
+/* More requests, where few wait. */
 static int feed(struct batch_job *job)
 {
+    struct batch_request *req;
     numoe_batch_info info;
     size_t i;
 
     numoe_batch_get_info(job->batch, &info);
-    for (size_t n = info.n_waiting; n < AHEAD && next_line(job, &i); n++) {
-        job->next++;
-        const int exit_status = submit(job, i);
+    if (!team_is_root(job)) {
+        team_ask(job, info.n_waiting);
+        return EXIT_OK;
+    }
+    for (size_t n = team_portion(job, info.n_waiting, AHEAD); n > 0 && job_next_line(job, &i);
+         n--) {
+        job_take_line(job, i);
+        int exit_status = read_request(job, i, &req);
+        if (exit_status == EXIT_OK) {
+            exit_status = submit(job, i, req);
+        }
         if (exit_status != EXIT_OK) {
             return exit_status;
         }
@@ -124,7 +182,7 @@ int job_check_prompts(struct batch_job *job)
         if (job->is_done[i]) {
             continue;
         }
-        exit_status = load_request(job, i, &req);
+        exit_status = read_request(job, i, &req);
         if (exit_status == EXIT_OK && req->error.status != NUMOE_OK) {
             exit_status =
                 fail(EXIT_INPUT, "%s: line %zu: %s", job->in.path, i + 1, req->error.text);
@@ -150,7 +208,7 @@ static int collect(struct batch_job *job)
         struct batch_request *req = job->active[i];
         job->active[i] = NULL;
         exit_status = c.status == NUMOE_OK
-                          ? put_result(job, i, result_text(job->engine, req, i, &c), false)
+                          ? deliver(job, i, result_text(job->engine, req, i, &c), false)
                           : put_error(job, req, i, &c.error);
         free_request(req);
     }
@@ -162,14 +220,22 @@ static int collect(struct batch_job *job)
 /* Why to stop now, or NULL. */
 static const char *stop_reason(const struct batch_job *job)
 {
-    const int sig = job_signal();
+    const int sig = job_signal() ? job_signal() : team_signal(job);
 
     if (sig) {
         return strsignal(sig);
     }
-    return job->end_seconds > 0 && now_seconds() + 2 * job->step_seconds > job->end_seconds
+    return job->end_seconds > 0 && now_seconds() + 2 * team_step_seconds(job) > job->end_seconds
                ? "the time of the job is over"
                : NULL;
+}
+
+static bool has_work(const struct batch_job *job)
+{
+    numoe_batch_info info;
+
+    numoe_batch_get_info(job->batch, &info);
+    return info.n_active + info.n_waiting > 0;
 }
 
 static int step(struct batch_job *job)
@@ -181,12 +247,46 @@ static int step(struct batch_job *job)
         return fail_status(&err);
     }
     job->step_seconds = now_seconds() - start;
-    int exit_status = collect(job);
+    return collect(job);
+}
+
+/* Messages, requests, a step. */
+static int turn(struct batch_job *job)
+{
+    int exit_status = team_talk(job);
+
     if (exit_status == EXIT_OK) {
-        exit_status = journal_sync(&job->j, false);
+        exit_status = feed(job);
     }
-    job_report_progress(job);
+    const bool awake = has_work(job);
+    if (exit_status == EXIT_OK && awake) {
+        exit_status = step(job);
+    }
+    if (exit_status == EXIT_OK && team_is_root(job)) {
+        exit_status = journal_sync(&job->j, false);
+        job_report_progress(job);
+    }
+    team_pause(job, awake);
     return exit_status;
+}
+
+/* Another rank than the root: until that says that it is over. */
+static int follow(struct batch_job *job)
+{
+    int exit_status = EXIT_OK;
+
+    while (exit_status == EXIT_OK && !team_is_over(job)) {
+        exit_status = turn(job);
+    }
+    return team_follow_end(job, exit_status);
+}
+
+/* What is done is safe before the others are waited for. */
+static int end(struct batch_job *job, int exit_status)
+{
+    exit_status = exit_status == EXIT_OK ? journal_sync(&job->j, true) : exit_status;
+    exit_status = team_end(job, exit_status);
+    return exit_status == EXIT_OK ? journal_sync(&job->j, true) : exit_status;
 }
 
 int job_work(struct batch_job *job)
@@ -194,29 +294,27 @@ int job_work(struct batch_job *job)
     const char *reason = NULL;
     int exit_status = EXIT_OK;
 
+    if (!team_is_root(job)) {
+        return follow(job);
+    }
     job_begin_progress(job);
     while (exit_status == EXIT_OK && job->n_done + job->n_too_large < job->n_total &&
            !(reason = stop_reason(job))) {
-        exit_status = feed(job);
-        if (exit_status == EXIT_OK) {
-            exit_status = step(job);
-        }
+        exit_status = turn(job);
     }
-    if (exit_status == EXIT_OK) {
-        exit_status = journal_sync(&job->j, true);
-    }
+    exit_status = end(job, exit_status);
     job_report_end(job);
     if (exit_status != EXIT_OK) {
         return exit_status;
     }
-    if (reason) {
+    if (reason && job->n_done < job->n_total) {
         return fail(EXIT_RESUME, "stopped: %s; the same command goes on", reason);
     }
     if (job->n_too_large) {
         return fail(EXIT_LACKING,
                     "%zu requests need more memory than there is; the same command "
                     "goes on where there is more: %s",
-                    job->n_too_large, job->too_large.text);
+                    job->n_too_large, job->too_large);
     }
     return journal_finish(&job->j);
 }

@@ -209,6 +209,7 @@ const struct command command_batch = {
         "\n"
         "A job may be stopped at any time: the same command goes on, and the results are those of\n"
         "one that was not stopped. RESULTS.journal, beside the results, knows what is done.\n"
+        "Under mpirun, where numoe was built with MPI, processes share REQUESTS and RESULTS.\n"
         "\n"
         "  -i, --input FILE      the requests\n"
         "  -o, --output FILE     the results\n"

@@ -78,17 +78,35 @@ struct batch_job {
     struct batch_defaults defaults;
     numoe_engine *engine;
     numoe_batch *batch;
-    bool *is_done;   /* [n_line] has a result, or is not this job's */
-    size_t *same_id; /* [n_line] 1 + an earlier line with the same custom_id; 0: none */
+    struct team *team; /* NULL: no other processes (batch-team.h) */
+    bool *is_done;     /* [n_line] has a result, or is not this job's */
+    bool *is_open;     /* [n_line] is to be answered, and nobody has it yet */
+    size_t *same_id;   /* [n_line] 1 + an earlier line with the same custom_id; 0: none */
     struct batch_request **active; /* [n_line] of submitted ones */
-    size_t next, n_total, n_before, n_done, n_error, n_too_large;
-    numoe_error too_large; /* of the last request that needs more memory than there is */
+    size_t next;                   /* no line before it is open */
+    size_t n_open, n_total, n_before, n_done, n_error, n_too_large;
+    char too_large[512]; /* why the last request that needs more memory than there is does */
     double start_seconds, end_seconds, step_seconds, next_report;
     bool on_terminal;
 };
 
 /* All from opening the files to closing them; an exit status, as of the others (batch-begin.c). */
 int job_run(const struct batch_options *o);
+
+/* What results depend on, as the journal has it; a new reference. */
+json_t *job_describe_model(const struct batch_job *job);
+json_t *job_describe_options(const struct batch_options *o);
+
+/* The next line that nobody has; takes it; gives it back. */
+bool job_next_line(struct batch_job *job, size_t *i);
+void job_take_line(struct batch_job *job, size_t i);
+void job_open_line(struct batch_job *job, size_t i);
+/* Request i, of which same_id is the earlier line with its custom_id, to the batch. */
+int job_submit(struct batch_job *job, size_t i, const struct text *line, size_t same_id);
+/* The result of line i, to the journal. */
+int job_put_result(struct batch_job *job, size_t i, const char *text, size_t bytes, bool is_error);
+/* That there is none, for lack of memory. */
+void job_put_too_large(struct batch_job *job, size_t i, const char *why);
 
 /* Answers requests until all are, or there is a reason to stop (batch-work.c). */
 int job_work(struct batch_job *job);

@@ -38,6 +38,8 @@ int fail_usage(const struct command *cmd, const char *fmt, ...) NUMOE_PRINTF(2, 
 int fail_status(const numoe_error *err);
 int fail_file(const char *path, const numoe_error *err); /* what is wrong is in this file */
 void warn(const char *fmt, ...) NUMOE_PRINTF(1, 2);
+/* Who says so, from now on: "rank 1: ", where several processes do. */
+void fail_prefix(const char *text);
 
 /* ------------------------------------------------------------------ options (options.c) */
 

@@ -40,6 +40,13 @@ static const struct command *const commands[] = {
 
 /* ------------------------------------------------------------------ errors */
 
+static char prefix[64];
+
+void fail_prefix(const char *text)
+{
+    snprintf(prefix, sizeof prefix, "%s", text);
+}
+
 /* One line, whatever the arguments are that it quotes; a text of any length. */
 static void say(const char *cmd, const char *fmt, va_list ap)
 {
@@ -51,7 +58,8 @@ static void say(const char *cmd, const char *fmt, va_list ap)
     if (text) {
         utf8_make_plain(text);
     }
-    fprintf(stderr, "numoe: %s%s%s", cmd ? cmd : "", cmd ? ": " : "", text ? text : "no memory");
+    fprintf(stderr, "numoe: %s%s%s%s", prefix, cmd ? cmd : "", cmd ? ": " : "",
+            text ? text : "no memory");
     free(text);
 }
 

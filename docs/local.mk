@@ -16,7 +16,7 @@ dist_bashcompletion_DATA = docs/completion/numoe
 
 hpcdir = $(docdir)/hpc
 dist_hpc_DATA = docs/hpc/README.md docs/hpc/one-node.sbatch docs/hpc/two-sockets.sbatch \
-	docs/hpc/array.sbatch docs/hpc/many-nodes.sbatch docs/hpc/one-node.pbs
+	docs/hpc/array.sbatch docs/hpc/many-nodes.sbatch docs/hpc/mpi.sbatch docs/hpc/one-node.pbs
 
 examplesdir = $(docdir)/examples
 dist_examples_DATA = docs/examples/generate.c

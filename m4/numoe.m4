@@ -184,3 +184,38 @@ AC_DEFUN([NUMOE_CUDA], [
     ["-L$numoe_cuda_lib -Wl,-rpath,$numoe_cuda_lib -lcublasLt -lcudart_static -lstdc++ -lrt -ldl"])
   AM_CONDITIONAL([HAVE_CUDA], [expr "x$numoe_with_cuda" : xyes >/dev/null])
 ])
+
+# NUMOE_MPI: --with-mpi, off by default: the program is linked with it then, the library never is. Sets
+# HAVE_MPI (Automake conditional), MPI_CFLAGS, MPI_LIBS, from pkg-config or else from mpicc.
+AC_DEFUN([NUMOE_MPI], [
+  AC_ARG_WITH([mpi],
+    [AS_HELP_STRING([--with-mpi],
+      [batch jobs on several machines, by Open MPI (default: no)])], [], [with_mpi=no])
+  numoe_with_mpi=no
+  MPI_CFLAGS= MPI_LIBS=
+  AS_CASE([$with_mpi],
+    [no], [],
+    [yes], [
+      PKG_CHECK_MODULES([MPI], [ompi-c], [numoe_with_mpi=yes], [
+        AC_PATH_PROG([MPICC], [mpicc])
+        AS_IF([test -n "$MPICC" && MPI_CFLAGS=`$MPICC --showme:compile 2>/dev/null` &&
+               MPI_LIBS=`$MPICC --showme:link 2>/dev/null`], [numoe_with_mpi="yes ($MPICC)"],
+          [AC_MSG_ERROR([--with-mpi was given, but neither pkg-config finds ompi-c nor is there an mpicc of Open MPI
+  Debian, Ubuntu: apt-get install libopenmpi-dev openmpi-bin      Fedora, RHEL: dnf install openmpi-devel
+  In a prefix of your own: PKG_CONFIG_PATH=PREFIX/lib/pkgconfig, or PREFIX/bin in PATH (module load openmpi)])])])
+      numoe_saved_CFLAGS=$CFLAGS numoe_saved_LIBS=$LIBS
+      CFLAGS="$CFLAGS $MPI_CFLAGS" LIBS="$LIBS $MPI_LIBS"
+      AC_MSG_CHECKING([whether a program with MPI can be linked])
+      AC_LINK_IFELSE([AC_LANG_PROGRAM([[#include <mpi.h>]],
+          [[MPI_Request r; return MPI_Ialltoallv(0, 0, 0, MPI_BYTE, 0, 0, 0, MPI_BYTE, MPI_COMM_WORLD, &r);]])],
+        [AC_MSG_RESULT([yes])],
+        [AC_MSG_RESULT([no])
+         AC_MSG_ERROR([--with-mpi was given, but a program with MPI 3 cannot be compiled and linked: see config.log])])
+      CFLAGS=$numoe_saved_CFLAGS LIBS=$numoe_saved_LIBS],
+    [AC_MSG_ERROR([--with-mpi takes yes or no, not "$with_mpi": which MPI, PKG_CONFIG_PATH or PATH says])])
+  # Their headers are not held to our warnings.
+  MPI_CPPFLAGS=`AS_ECHO(["$MPI_CFLAGS"]) | $SED 's/-I/-isystem /g'`
+  AC_SUBST([MPI_CPPFLAGS])
+  AC_SUBST([MPI_LIBS])
+  AM_CONDITIONAL([HAVE_MPI], [test "x$numoe_with_mpi" != xno])
+])

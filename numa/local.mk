@@ -14,5 +14,5 @@ core_sources += \
 	numa/strand.c numa/strand.h \
 	numa/topo-report.c numa/topo-report.h numa/topo-svg.c \
 	numa/topo-view.c numa/topo-view.h \
-	numa/topo.c numa/topo.h \
+	numa/topo-share.c numa/topo.c numa/topo.h \
 	numa/world.c numa/world.h

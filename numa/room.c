@@ -16,8 +16,9 @@
 
 #define RESERVE_MIN_BYTES ((uint64_t)8 << 20) /* heap, stacks and page tables of a small engine */
 #define RESERVE_MAX_BYTES ((uint64_t)1 << 30)
-#define PAGE_TABLE_PART   512 /* 8 bytes a page of 4 KiB; set aside for transparent huge pages too \
-                               */
+#define PAGE_TABLE_PART                                                                            \
+    512 /* 8 bytes a page of 4 KiB; set aside for transparent huge pages too                       \
+         */
 
 /* ------------------------------------------------------------------ zones */
 
@@ -221,14 +222,26 @@ static void read_node(const struct topo *topo, struct topo_node *node)
     node->huge_1g_free = room_free_huge(topo, node->os_index, TOPO_HUGE_1G);
 }
 
+static bool is_unchecked(void)
+{
+    const char *check = knob_str("NUMOE_MEMORY_CHECK");
+    return check != NULL && strcmp(check, "off") == 0;
+}
+
 /* The host is where the process runs, also when the topology is another machine. */
-static void read_host(struct topo *topo)
+static uint64_t host_bytes(void)
 {
     struct cgroup_limits limits;
     cgroup_read("", &limits);
     const uint64_t available = machine_bytes("", "MemAvailable:");
-    topo->host_room_bytes = MIN(limits.memory_bytes, available ? available : UINT64_MAX);
+    const uint64_t bytes = MIN(limits.memory_bytes, available ? available : UINT64_MAX);
     cgroup_fini(&limits);
+    return bytes;
+}
+
+uint64_t room_of_host(void)
+{
+    return is_unchecked() ? UINT64_MAX : host_bytes();
 }
 
 static void forget(struct topo *topo)
@@ -246,7 +259,7 @@ static void forget(struct topo *topo)
 numoe_status room_read(struct topo *topo, numoe_error *err)
 {
     const char *check = knob_str("NUMOE_MEMORY_CHECK");
-    const bool off = check != NULL && strcmp(check, "off") == 0;
+    const bool off = is_unchecked();
     if (check != NULL && !off && strcmp(check, "on") != 0) {
         return status_fail(err, NUMOE_E_INPUT, "NUMOE_MEMORY_CHECK is \"%s\", expected on or off",
                            check);
@@ -264,7 +277,7 @@ numoe_status room_read(struct topo *topo, numoe_error *err)
             read_node(topo, &topo->memory_node[in]);
         }
     }
-    read_host(topo);
+    topo->host_room_bytes = host_bytes();
     if (off && topo->is_this_machine) {
         forget(topo);
     }

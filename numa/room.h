@@ -20,6 +20,10 @@ uint64_t room_less_reserve(uint64_t bytes);
 /* What to put behind a refusal: "" or, where the machine's memory may grow, what to do then. */
 const char *room_way_out(const struct topo *topo);
 
+/* What this process could take of the machine that it runs on: what is available, within its control
+ * groups; UINT64_MAX if that is not known, or with NUMOE_MEMORY_CHECK=off. */
+uint64_t room_of_host(void);
+
 /* Of the topology: available memory and free huge pages of all nodes, memory_limit_bytes,
  * host_room_bytes, memory_may_grow, as they are now. Before arenas take anything. With
  * NUMOE_MEMORY_CHECK=off in the environment everything is unknown, hence nothing refused, and a

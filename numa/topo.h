@@ -86,6 +86,12 @@ void topo_free(struct topo *topo);
  * them. */
 void topo_keep_nodes(struct topo *topo, uint64_t keep);
 
+/* Leaves the part of process `share` of n_share, which may all use the same of this machine and take
+ * no more than their parts: whole nodes where there are as many, else cores of a node; with fewer
+ * cores than processes, some have the same one. Memory is not divided. Before anything is taken.
+ * NUMOE_E_INPUT: there is no such share. */
+numoe_status topo_keep_share(struct topo *topo, unsigned share, unsigned n_share, numoe_error *err);
+
 /* For tests: a spec with the limits of a made-up process. root stands before /proc and /sys: its
  * /proc/self/status (Cpus_allowed_list, Mems_allowed_list), /proc/self/cgroup, control groups and
  * node files count as those of the machine that spec describes, but nothing is bound. */

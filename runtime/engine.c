@@ -13,6 +13,7 @@
 #include "kernels/select.h"
 #include "model/chat.h"
 #include "numa/bandwidth.h"
+#include "numa/room.h"
 #include "runtime/gpu-engine.h"
 #include "runtime/place.h"
 
@@ -130,6 +131,11 @@ enum kv_type engine_kv_type(numoe_kv_type type, const struct model *model)
 }
 
 /* ------------------------------------------------------------------ what is known */
+
+uint64_t numoe_memory_room(void)
+{
+    return room_of_host();
+}
 
 static const char *dominant_type(const struct gguf *g)
 {
@@ -310,6 +316,9 @@ static numoe_status engine_load(numoe_engine *e, const numoe_engine_params *para
     FORWARD_IF(kern_select(&e->kern, err));
     log_debug("kernels: %s", e->kern->isa);
     FORWARD_IF(topo_load(params->topology, &e->topo, err));
+    if (params->n_share > 1) {
+        FORWARD_IF(topo_keep_share(e->topo, params->share, params->n_share, err));
+    }
     log_debug("machine: %s", e->topo->description);
     FORWARD_IF(open_model(e, params->model_path, params->min_ctx, err));
     FORWARD_IF(check_defer(e->model, params->defer_experts, err));

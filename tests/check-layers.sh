@@ -6,7 +6,7 @@ cd "${NUMOE_TEST_SRCDIR:-$(dirname "$0")/..}" || exit 1
 layer_of()
 {
     case $1 in
-    base) echo 0 ;;
+    base | cluster) echo 0 ;;
     numa | kernels) echo 1 ;;
     model | gpu) echo 2 ;;
     store) echo 3 ;;
@@ -36,7 +36,7 @@ while IFS=: read -r file header; do
         bad=1
     fi
 done <<END
-$(grep -rHo --include='*.[ch]' '^#[ ]*include "[^"]*"' base numa kernels model gpu \
+$(grep -rHo --include='*.[ch]' '^#[ ]*include "[^"]*"' base cluster numa kernels model gpu \
     store dense experts runtime cli tests bench 2>/dev/null | sed 's/#[ ]*include "//; s/"$//')
 END
 
@@ -45,6 +45,13 @@ END
 if grep -rnE --include='*.[ch]' '\<numa_(alloc|run_on|set_|get_|bind|available|num_|max_|node_|distance)' \
     base numa kernels model gpu store dense experts runtime cli tests bench; then
     echo "libnuma's own functions are not to be used"
+    bad=1
+fi
+
+# MPI is the program's: the library can be used where there is none.
+if grep -rn --include='*.[ch]' '#[ ]*include <mpi' base numa kernels model gpu store dense experts runtime cli \
+    tests bench || grep -rn --include='*.[ch]' '"cluster/' base numa kernels model gpu store dense experts runtime; then
+    echo "only cluster/ knows MPI, and only the program knows cluster/"
     bad=1
 fi
 

@@ -17,7 +17,7 @@ script_tests += tests/check-layers.sh tests/check-symbols.sh
 script_tests += tests/cli/errors.sh tests/cli/run.sh tests/cli/chat.sh tests/cli/eval.sh tests/cli/plan.sh \
 	tests/cli/interrupt.sh tests/cli/terminal.sh tests/cli/bundled.sh
 script_tests += tests/cli/topo.sh tests/cli/files.sh tests/cli/gpu.sh
-script_tests += tests/cli/batch.sh tests/cli/batch-kill.sh
+script_tests += tests/cli/batch.sh tests/cli/batch-kill.sh tests/cli/batch-mpi.sh
 script_tests += tests/cli/experts.sh tests/cli/bench.sh tests/cli/scale.sh
 EXTRA_DIST += tests/cli/lib.sh tests/cli/batch-lib.sh
 
@@ -122,5 +122,7 @@ EXTRA_DIST += tests/check-slurm
 check-batch: numoe$(EXEEXT)
 	$(AM_V_at)$(AM_TESTS_ENVIRONMENT) BATCH_REQUESTS=200 BATCH_KILLS=20 \
 	    $(SHELL) $(top_srcdir)/tests/cli/batch-kill.sh
+	$(AM_V_at)$(AM_TESTS_ENVIRONMENT) BATCH_REQUESTS=200 BATCH_KILLS=20 \
+	    $(SHELL) $(top_srcdir)/tests/cli/batch-mpi.sh || test $$? -eq 77
 check-slurm: numoe$(EXEEXT)
 	$(AM_V_at)$(AM_TESTS_ENVIRONMENT) $(SHELL) $(top_srcdir)/tests/check-slurm $(abs_top_builddir)

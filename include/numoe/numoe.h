@@ -121,6 +121,9 @@ typedef struct numoe_engine_params {
     unsigned n_thread;           /* workers over all nodes; 0: one per allowed physical core */
     unsigned max_cpus;           /* no more workers than that where n_thread is 0; 0: no such limit */
     uint64_t max_bytes;          /* memory that may be taken, of what is free; 0: no such limit */
+    unsigned share, n_share;     /* of n_share processes that may use the same CPUs this is number `share`, from 0:
+                                    it takes a part of them, whole nodes where there are as many; 0, 0: all.
+                                    Memory is not divided: max_bytes */
     unsigned chunk_tokens;       /* most tokens evaluated together (THROUGHPUT: by a node); 0: 512 */
     unsigned min_ctx;            /* refuses, before weights are read, a model with a shorter context */
     numoe_kv_type kv_type;
@@ -152,6 +155,10 @@ NUMOE_API void numoe_engine_params_init(numoe_engine_params *params);
  * in the data folder that numoe was installed to; for a library that runs in its build tree, also in
  * the source tree. *path is static. NUMOE_E_FILE_OPEN names the places looked at. Any thread. */
 NUMOE_API numoe_status numoe_bundled_model(const char **path, numoe_error *err);
+
+/* Memory that this process could take here and now: what is free, within its control groups; UINT64_MAX
+ * if that is not known. For processes that divide a machine (max_bytes). Any thread. */
+NUMOE_API uint64_t numoe_memory_room(void);
 
 /* Loads a model and starts its worker pools. Blocks until all weights are in memory.
  * *engine is owned by the caller: numoe_engine_close(). */

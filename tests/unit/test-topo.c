@@ -169,6 +169,56 @@ Test(topo, more_nodes_than_possible_is_an_error)
 
 /* ------------------------------------------------------------------ bad input */
 
+struct share_case {
+    const char *spec;
+    unsigned share, n_share, n_node, first_os_node, n_core, first_pu;
+};
+
+/* Whole nodes where there are as many; otherwise cores of one, with their second PUs. */
+Test(topo, processes_share_a_machine)
+{
+    static const struct share_case cases[] = {
+        {"numa:4 core:2 pu:1", 0, 2, 2, 0, 4, 0}, {"numa:4 core:2 pu:1", 1, 2, 2, 2, 4, 4},
+        {"numa:3 core:2 pu:1", 0, 2, 1, 0, 2, 0}, {"numa:3 core:2 pu:1", 1, 2, 2, 1, 4, 2},
+        {"numa:2 core:4 pu:1", 0, 4, 1, 0, 2, 0}, {"numa:2 core:4 pu:1", 3, 4, 1, 1, 2, 6},
+        {"numa:2 core:3 pu:1", 0, 3, 1, 0, 1, 0}, {"numa:2 core:3 pu:1", 1, 3, 1, 0, 2, 1},
+        {"numa:2 core:3 pu:1", 2, 3, 1, 1, 3, 3}, {"numa:1 core:2 pu:1", 0, 4, 1, 0, 1, 0},
+        {"numa:1 core:2 pu:1", 3, 4, 1, 0, 1, 1}, {"numa:1 core:4 pu:2", 1, 2, 1, 0, 2, 4},
+        {"numa:5 core:1 pu:1", 4, 5, 1, 4, 1, 4},
+    };
+    for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
+        const struct share_case *c = &cases[i];
+        struct topo *t = load(c->spec);
+        numoe_error err;
+        cr_assert_eq(topo_keep_share(t, c->share, c->n_share, &err), NUMOE_OK, "%s", err.text);
+        unsigned n_core = 0;
+        for (unsigned in = 0; in < t->n_node; in++) {
+            n_core += t->node[in].n_core;
+        }
+        cr_assert_eq(t->n_node, c->n_node, "%zu: %s", i, t->description);
+        cr_assert_eq(t->node[0].os_index, c->first_os_node, "%zu: %s", i, t->description);
+        cr_assert_eq(t->n_core, c->n_core, "%zu: %s", i, t->description);
+        cr_assert_eq(n_core, c->n_core, "%zu: %s", i, t->description);
+        cr_assert_eq(t->node[0].pu[0], c->first_pu, "%zu: PU %u", i, t->node[0].pu[0]);
+        topo_free(t);
+    }
+}
+
+Test(topo, a_shared_core_keeps_its_second_pu)
+{
+    struct topo *t = load("numa:1 core:4 pu:2");
+    numoe_error err;
+    cr_assert_eq(topo_keep_share(t, 1, 2, &err), NUMOE_OK, "%s", err.text);
+    cr_assert_eq(t->node[0].n_pu, 4);
+    for (unsigned i = 0; i < 4; i++) {
+        const unsigned want[] = {4, 6, 5, 7};
+        cr_assert_eq(t->node[0].pu[i], want[i], "PU %u: %u", i, t->node[0].pu[i]);
+    }
+    cr_assert(strstr(t->description, "; part 2 of 2: 1 node, 2 cores"), "%s", t->description);
+    cr_assert_eq(topo_keep_share(t, 2, 2, &err), NUMOE_E_INPUT);
+    topo_free(t);
+}
+
 Test(topo, bad_specs_say_what_and_where)
 {
     char path[] = "/tmp/numoe-topo-XXXXXX.xml";
