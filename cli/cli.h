@@ -187,7 +187,7 @@ int sampling_option(struct sampling_options *o, int opt, const char *value);
 int stop_option(const char **stop, size_t *n_stop, const char *value);
 /* What was not named: the model, and a seed (an exit status). */
 void model_options_finish(struct model_options *o);
-/* What Slurm or PBS have given to this task (limits.c). */
+/* What Slurm or PBS have given to this task; warns when it is bound to much less (limits.c). */
 void job_limits(numoe_engine_params *params);
 int sampling_options_finish(struct sampling_options *o, bool is_bundled);
 

@@ -76,6 +76,14 @@ done
 grep -q "$(printf '\033')" "$tmp/err" "$tmp/out" && complain 'control sequences without a terminal'
 grep -q "$(printf '\r')" "$tmp/err" && complain 'a bar without a terminal'
 
+# ---- a job's share of a machine that its site does not confine; a task bound to less than that is told
+SLURM_CPUS_ON_NODE=1 "$numoe" run -n 1 -p x 2>"$tmp/err" >"$tmp/out" </dev/null
+grep -Eq '^placement .* 1 worker$' "$tmp/err" || complain "one CPU of the job: $(cat "$tmp/err")"
+SLURM_CPUS_ON_NODE=64 SLURM_STEP_TASKS_PER_NODE=2 taskset -c "$(taskset -pc $$ | sed 's/.*: //; s/[,-].*//')" \
+    "$numoe" run -q -n 1 -p x 2>"$tmp/err" >"$tmp/out" </dev/null
+grep -q '^numoe: bound to 1 of the 32 CPUs .*--cpu-bind=none' "$tmp/err" || complain "bound: $(cat "$tmp/err")"
+SLURM_CPUS_ON_NODE=1 expect 0 '' "$numoe" run -q -n 1 -p x
+
 # ---- the bundled model has something to tell without being asked, found without NUMOE_MODEL
 (unset NUMOE_MODEL && "$numoe" run -n 8 >"$tmp/out" 2>"$tmp/err" </dev/null) ||
     complain "the default story: $(cat "$tmp/err")"
