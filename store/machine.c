@@ -92,7 +92,7 @@ numoe_status placement_machine_init(const struct topo *topo, struct pools *pools
         .limit_bytes =
             room_less_reserve(limited ? topo->memory_limit_bytes : topo->host_room_bytes),
         .room_source = topo->is_this_machine ? "available" : "in all",
-        .limit_source = limited ? "the control group's limit" : "what this machine has free",
+        .limit_source = limited ? "the limit of the job or its control group" : "what this machine has free",
         .way_out = room_way_out(topo),
     };
     enum pages_policy policy;

@@ -36,7 +36,7 @@ struct placement_machine {
     double kernel_share;     /* of read_bps that products reach; 0: all of it */
     const char *bps_source;   /* "measured", "from the platform", "assumed" */
     const char *room_source;  /* who limits node[].room_bytes: "available", "in all" */
-    const char *limit_source; /* whose limit_bytes are: "the control group's limit" */
+    const char *limit_source; /* whose limit_bytes are */
     const char *way_out;      /* put behind refusals, or "" */
 };
 

@@ -26,17 +26,20 @@ random()
     echo $((seed / 65536 % $1))
 }
 
+n_results() { cat "$1" "$1.part" 2>/dev/null | wc -l; }
+
 # wait_for_results OUT PID TEST N: until the results' lines are as many, or the job is gone.
 wait_for_results()
 {
     while kill -0 "$2" 2>/dev/null; do
-        test "$(cat "$1" "$1.part" 2>/dev/null | wc -l)" "$3" "$4" && return
+        test "$(n_results "$1")" "$3" "$4" && return
         sleep 0.01
     done
 }
 
-# until_moment OUT PID: while it loads, or when it has some more results than its journal knows of;
-# results, not seconds: on a busy machine too, it is killed at work.
+# until_moment OUT PID BEFORE: while it loads, or when it has some more results than its journal knows of;
+# results, not seconds: on a busy machine too, it is killed at work. There were BEFORE of them; those
+# that the journal does not know are cut off when it begins.
 until_moment()
 {
     if test "$(random 4)" -eq 0; then
@@ -44,7 +47,7 @@ until_moment()
         return
     fi
     known=$(awk 'END { print NR > 1 ? NR - 1 : 0 }' "$1.journal" 2>/dev/null)
-    wait_for_results "$1" "$2" -eq "${known:-0}" # others are cut off when it begins
+    test "$3" -eq "${known:-0}" || wait_for_results "$1" "$2" -ne "$3"
     wait_for_results "$1" "$2" -ge $((${known:-0} + 1 + $(random $((2 * n_request / n_kill)))))
 }
 
@@ -70,10 +73,11 @@ kill_all()
         test $try -le $((3 * n_kill)) || { complain "only $i of $n_kill kills"; break; }
         test $((i % 7)) -eq 0 && rm -f "$out" "$out".*
         signal=$(echo KILL TERM INT USR1 HUP USR2 XCPU | cut -d ' ' -f $((i % 7 + 1)))
+        before=$(n_results "$out")
         # shellcheck disable=SC2086 # no option is none
         (run -i "$tmp/in" -o "$out" $option) &
         pid=$!
-        until_moment "$out" $pid
+        until_moment "$out" $pid "$before"
         kill -"$signal" $pid 2>/dev/null
         wait $pid 2>/dev/null
         status=$?

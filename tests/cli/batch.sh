@@ -109,4 +109,19 @@ same_set "$tmp/all" "$tmp/late" 'after a job without time'
 expect 2 "neither seconds nor" "$numoe" batch -q -i "$tmp/in" -o "$tmp/x" --time-left soon
 expect 2 "is not K/N" "$numoe" batch -q -i "$tmp/in" -o "$tmp/x" --shard 1
 
+# ---- the job script for PBS, with a qsub that notes what it is asked
+mkdir "$tmp/bin"
+printf '#!/bin/sh\necho "$@" >>"%s/qsub"\n' "$tmp" >"$tmp/bin/qsub"
+printf '#!/bin/sh\nexec "%s" "$@"\n' "$numoe" >"$tmp/bin/numoe"
+chmod +x "$tmp/bin/qsub" "$tmp/bin/numoe"
+for time in 0:05 0:40; do
+    sed -e "s|^MODEL=.*|MODEL=$NUMOE_MODEL|" -e "s|^REQUESTS=.*|REQUESTS=in|" -e "s|^TIME=.*|TIME=$time|" \
+        "$src/docs/hpc/one-node.pbs" >"$tmp/one-node.pbs"
+    PATH=$tmp/bin:$PATH PBS_JOBID=7.host PBS_O_WORKDIR=$tmp bash "$tmp/one-node.pbs" >"$tmp/pbs-$time" 2>&1 </dev/null
+    echo $? >>"$tmp/pbs-statuses"
+done
+test "$(tr '\n' ' ' <"$tmp/pbs-statuses")" = '75 0 ' || complain "PBS: $(cat "$tmp"/pbs-*)"
+test "$(cat "$tmp/qsub")" = '-W depend=afterany:7.host one-node.pbs' || complain "qsub: $(cat "$tmp/qsub")"
+same_set "$tmp/all" "$tmp/results.jsonl" 'of the PBS script'
+
 exit $bad
