@@ -1,13 +1,13 @@
 /* Where time goes: a track for each thread that works, on which it is always in one stage of one
- * layer. A switch to the next stage adds what has passed, and what was counted meanwhile, to the sum
- * of the one that ends; for a trace it also keeps the span. So a track's stages add up to the time
- * from its begin to its end, whatever they are.
+ * layer. A switch to the next stage adds what has passed, and what was counted meanwhile, to the
+ * sum of the one that ends; for a trace it also keeps the span. So a track's stages add up to the
+ * time from its begin to its end, whatever they are.
  *
- * Off is a NULL track: one branch that is always taken the same way. On, a switch costs one look at the
- * clock. A track belongs to one thread; sums are read when that thread rests.
+ * Off is a NULL track: one branch that is always taken the same way. On, a switch costs one look at
+ * the clock. A track belongs to one thread; sums are read when that thread rests.
  *
- * Other engines' work (a GPU's) gets stages and tracks of its own: a line in PROBE_STAGES, and one
- * more track.
+ * What a GPU does is seen as the time that is spent waiting for it: what others did meanwhile is
+ * theirs.
  */
 #ifndef NUMOE_BASE_PROBE_H
 #define NUMOE_BASE_PROBE_H
@@ -27,9 +27,11 @@
     X(DENSE, "dense layers")                                                                       \
     X(HEAD, "head")                                                                                \
     X(MEETING, "meetings")                                                                         \
-    X(STEP, "step")         /* the caller's: workers work */                                       \
-    X(SAMPLING, "sampling") /* likewise: a token is chosen and said */                             \
-    X(BATCH, "batch")       /* likewise: sessions are put together, results handed out */
+    X(GPU_HAND, "wait for GPU")      /* for a layer's dense half and choice of experts */          \
+    X(STEP, "step")                  /* the caller's: workers work */                              \
+    X(GPU_RESULT, "wait for result") /* likewise: for what a GPU does after the last hand-off */   \
+    X(SAMPLING, "sampling")          /* likewise: a token is chosen and said */                    \
+    X(BATCH, "batch")                /* likewise: sessions are put together, results handed out */
 
 enum probe_stage {
 #define PROBE_ENUM(name, text) PROBE_##name,

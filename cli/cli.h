@@ -115,11 +115,13 @@ struct model_options {
     "      --plan FILE       a plan from 'numoe plan --json', instead of these three\n"            \
     "      --mmap            experts stay in the file, read through the page cache: for models\n"  \
     "                        larger than memory; slower\n"                                        \
-    "      --gpu P           the dense half of layers on GPUs: auto (numoe-gpu-cuda if it finds\n"   \
-    "                        one), cuda, emu, the path of a program, or none (the default)\n"     \
+    "      --gpu P           the dense half of layers on a GPU: auto (numoe-gpu-cuda; without it\n"  \
+    "                        the CPU alone, with a warning), cuda, emu, the path of a program:\n" \
+    "                        an error where it fails to start; or none (the default)\n"          \
     "      --gpu-experts N   experts that GPUs have as well: a number, 20%, or auto (the\n"        \
     "                        default): the most used ones, as many as fit\n"                      \
-    "      --gpu-devices L   which GPUs, by number: 0,2 (default: all)\n"                          \
+    "      --gpu-devices L   which GPU, by number (default: the first); several, as 0,2, for\n"    \
+    "                        programs that can: numoe-gpu-cuda uses one\n"                       \
     "      --vram-budget SIZE  memory of each GPU that may be used (default: what is free)\n"      \
     "      --defer N         N of a token's experts join one layer later: overlaps more with a\n"  \
     "                        GPU, changes results (default: 0)\n"                                 \

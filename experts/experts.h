@@ -108,6 +108,11 @@ void experts_sum(struct experts *e, struct worker *w, unsigned il, float *y, uns
 bool experts_run_deferred(struct experts *e, struct worker *w, unsigned il, const struct act *x,
                           unsigned n);
 
+/* For a layer whose experts somebody else computes as well: its choices (given's x is not used) are
+ * counted and kept like others. By one worker, or between batches. */
+void experts_note_given(struct experts *e, unsigned il, const struct experts_given *given,
+                        unsigned n);
+
 /* Whether a given id was out of range since the last call. Between batches. */
 bool experts_take_fault(struct experts *e);
 

@@ -67,6 +67,13 @@ struct act experts_take(struct experts *e, struct worker *w, unsigned il,
     return x;
 }
 
+void experts_note_given(struct experts *e, unsigned il, const struct experts_given *given,
+                        unsigned n)
+{
+    take_choice(e, &e->node[0], given, (size_t)n * e->model->hp.n_expert_used);
+    experts_note_choice(e, il, n);
+}
+
 /* out [n, D] = sums of choices [first, end), with what was deferred before if `joins`; each element
  * is always the same worker's. */
 static void sum_choices(struct experts *e, const struct worker *w, unsigned il, unsigned first,

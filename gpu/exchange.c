@@ -58,6 +58,8 @@ static void place_all(struct exchange_header *h)
         h->weight_at[i] = place(&end, n_pick, sizeof(float));
         h->y_at[i] = place(&end, n_token * h->n_embd, sizeof(float));
         h->logits_at[i] = place(&end, (uint64_t)h->max_logits * h->n_vocab, sizeof(float));
+        h->route_id_at[i] = place(&end, h->n_route * n_pick, sizeof(int32_t));
+        h->route_weight_at[i] = place(&end, h->n_route * n_pick, sizeof(float));
     }
     h->segment_bytes = end;
 }
@@ -77,6 +79,7 @@ numoe_status exchange_layout(const struct exchange_sizes *s, struct exchange_hea
         .path_bytes = s->path_bytes,
         .n_dense_layer = s->n_dense_layer,
         .n_hot = s->n_hot,
+        .n_route = s->n_route,
         .max_tokens = s->max_tokens,
         .max_logits = s->max_logits,
         .max_seq = s->max_seq,
@@ -139,6 +142,7 @@ static numoe_status check_sizes(const struct exchange_header *h, numoe_error *er
         {"number of devices", h->n_device, 1, EXCHANGE_MAX_DEVICE},
         {"number of the program's layers", h->n_dense_layer, 1, h->n_layer},
         {"number of hot experts", h->n_hot, 0, (uint64_t)h->n_dense_layer * h->n_expert},
+        {"number of layers with routes", h->n_route, 0, h->n_dense_layer},
         {"tokens of a step", h->max_tokens, 1, 1u << 20},
         {"rows of logits", h->max_logits, 1, h->max_tokens},
         {"number of sequences", h->max_seq, 1, 1u << 20},
@@ -199,10 +203,10 @@ static numoe_status check_layers(const struct exchange_header *h, const uint8_t 
 {
     const struct exchange_layer *layer = (const void *)(segment + h->layer_at);
     const uint32_t *hot = (const void *)(segment + h->hot_at);
-    uint32_t at = 0;
+    uint32_t at = 0, n_route = 0;
     for (uint32_t il = 0; il < h->n_dense_layer; il++) {
         const struct exchange_layer l = layer[il];
-        if (l.flags > EXCHANGE_LAYER_HAND || l.device >= h->n_device || l.hot0 != at ||
+        if (l.flags > EXCHANGE_LAYER_ROUTES || l.device >= h->n_device || l.hot0 != at ||
             l.hot1 < l.hot0 || l.hot1 > h->n_hot) {
             return bad(err, "entry of the table of layers that is not one, number", il);
         }
@@ -211,7 +215,14 @@ static numoe_status check_layers(const struct exchange_header *h, const uint8_t 
                 return bad(err, "hot expert out of range or order, number", i);
             }
         }
+        if (l.flags == EXCHANGE_LAYER_ROUTES && (h->n_expert == 0 || l.hot1 - at != h->n_expert)) {
+            return bad(err, "layer with routes whose experts are not all hot, number", il);
+        }
+        n_route += l.flags == EXCHANGE_LAYER_ROUTES ? 1 : 0;
         at = l.hot1;
+    }
+    if (n_route != h->n_route) {
+        return bad(err, "number of layers with routes in the table", n_route);
     }
     return at == h->n_hot ? NUMOE_OK : bad(err, "number of hot experts in layers", at);
 }
@@ -244,6 +255,30 @@ uint32_t exchange_step_hands(const void *segment)
         n += layer[il].flags & EXCHANGE_LAYER_HAND ? 1 : 0;
     }
     return n;
+}
+
+numoe_status exchange_check_model(const struct exchange_header *h, const struct exchange_model *m,
+                                  numoe_error *err)
+{
+    const struct {
+        const char *what;
+        uint32_t here, there;
+    } same[] = {
+        {"files", m->n_part, h->n_part},
+        {"layers", m->n_layer, h->n_layer},
+        {"elements of a token", m->n_embd, h->n_embd},
+        {"tokens in its vocabulary", m->n_vocab, h->n_vocab},
+        {"experts", m->n_expert, h->n_expert},
+        {"experts of a token", m->n_expert_used, h->n_expert_used},
+    };
+    for (size_t i = 0; i < ARRAY_LEN(same); i++) {
+        if (same[i].here != same[i].there) {
+            return status_fail(err, NUMOE_E_FILE_MODEL,
+                               "the model is not the engine's: it has %u %s, not %u", same[i].here,
+                               same[i].what, same[i].there);
+        }
+    }
+    return NUMOE_OK;
 }
 
 /* ------------------------------------------------------------------ step */

@@ -19,7 +19,7 @@
 extern "C" {
 #endif
 
-#define EXCHANGE_VERSION      1u
+#define EXCHANGE_VERSION      2u
 #define EXCHANGE_MAGIC        0x584d554eu /* "NUMX" */
 #define EXCHANGE_MAX_DEVICE   16u
 #define EXCHANGE_MESSAGE_MAX  8192u /* bytes, header and payload */
@@ -68,7 +68,7 @@ struct exchange_hello {
     uint32_t block_tokens; /* positions of a KV block: a power of two, 16 to 256 */
     uint32_t max_tokens;   /* most tokens of a step; the engine may ask for fewer */
     uint32_t on_host; /* 1: it computes on the host's CPUs, waiting engines should leave them */
-    uint32_t reserved;
+    uint32_t max_plan_device; /* devices that one plan may name; 0: all of them */
     uint64_t workspace_bytes; /* on each device, whatever the model: context, libraries, graphs */
     struct exchange_device device[EXCHANGE_MAX_DEVICE];
 };
@@ -115,7 +115,9 @@ enum exchange_float {
 enum exchange_kv_type { EXCHANGE_KV_F32 = 0, EXCHANGE_KV_F16 = 1, EXCHANGE_KV_Q8_0 = 2 };
 
 enum {
-    EXCHANGE_LAYER_HAND = 1, /* a layer with experts, some of which are the engine's: hand-off */
+    EXCHANGE_LAYER_HAND = 1,   /* a layer with experts, some of which are the engine's: hand-off */
+    EXCHANGE_LAYER_ROUTES = 2, /* all of its experts are the program's: its choices come at the end
+                                  of the step */
 };
 
 /* A layer whose dense half is the program's. */
@@ -151,21 +153,23 @@ struct exchange_header {
     uint32_t n_block, block_tokens; /* KV blocks in all, and positions of each */
     uint32_t max_seq_block;         /* of one sequence: row length of the block tables */
     uint32_t x_type, float_mode, kv_type;
-    uint32_t reserved;
+    uint32_t n_route; /* layers with EXCHANGE_LAYER_ROUTES */
 
     /* places; step, hand and result have two slots each, slot = number % 2 */
-    uint64_t table_at;     /* uint32_t [max_seq, max_seq_block] numbers of KV blocks */
-    uint64_t step_at[2];   /* struct exchange_step */
-    uint64_t token_at[2];  /* struct exchange_token [max_tokens] */
-    uint64_t seq_at[2];    /* struct exchange_seq [max_seq] */
-    uint64_t copy_at[2];   /* struct exchange_copy [max_seq] */
-    uint64_t x_at[2];      /* [max_tokens, n_embd] of x_type; room for f32 */
-    uint64_t id_at[2];     /* int32_t [max_tokens, n_expert_used] */
-    uint64_t weight_at[2]; /* float [max_tokens, n_expert_used] */
-    uint64_t y_at[2];      /* float [max_tokens, n_embd] */
-    uint64_t logits_at[2]; /* float [max_logits, n_vocab] */
+    uint64_t table_at;           /* uint32_t [max_seq, max_seq_block] numbers of KV blocks */
+    uint64_t step_at[2];         /* struct exchange_step */
+    uint64_t token_at[2];        /* struct exchange_token [max_tokens] */
+    uint64_t seq_at[2];          /* struct exchange_seq [max_seq] */
+    uint64_t copy_at[2];         /* struct exchange_copy [max_seq] */
+    uint64_t x_at[2];            /* [max_tokens, n_embd] of x_type; room for f32 */
+    uint64_t id_at[2];           /* int32_t [max_tokens, n_expert_used] */
+    uint64_t weight_at[2];       /* float [max_tokens, n_expert_used] */
+    uint64_t y_at[2];            /* float [max_tokens, n_embd] */
+    uint64_t logits_at[2];       /* float [max_logits, n_vocab] */
+    uint64_t route_id_at[2];     /* int32_t [n_route, max_tokens, n_expert_used] */
+    uint64_t route_weight_at[2]; /* float [n_route, max_tokens, n_expert_used] */
 
-    uint8_t align[168];
+    uint8_t align[136];
     struct exchange_bell step;   /* engine: number of the step to evaluate, from 1 */
     struct exchange_bell x;      /* program: number of the hand-off whose x is there, from 1 */
     struct exchange_bell y;      /* engine: number of the hand-off whose y is there */
@@ -225,7 +229,7 @@ static inline void exchange_bell_ring(struct exchange_bell *bell, uint64_t value
 /* What the sizes of a segment follow from; hot experts are counted only. */
 struct exchange_sizes {
     uint32_t n_part, n_layer, n_embd, n_vocab, n_expert, n_expert_used;
-    uint32_t n_dense_layer, n_hot;
+    uint32_t n_dense_layer, n_hot, n_route;
     uint32_t max_tokens, max_logits, max_seq, n_block, block_tokens, max_seq_block;
     uint64_t path_bytes;
 };
@@ -239,6 +243,15 @@ numoe_status exchange_layout(const struct exchange_sizes *sizes, struct exchange
  * not overlap the header, and that tables (paths, layers, hot experts) say what can be. For the
  * program, before it reads anything else of it. NUMOE_E_FILE_FORMAT says what is wrong. */
 numoe_status exchange_check(const void *segment, uint64_t bytes, numoe_error *err);
+
+/* The model as a program has read it, to be the one that the header means. */
+struct exchange_model {
+    uint32_t n_part, n_layer, n_embd, n_vocab, n_expert, n_expert_used;
+};
+
+/* For the program, after it has opened the files. NUMOE_E_FILE_MODEL: another model. */
+numoe_status exchange_check_model(const struct exchange_header *header,
+                                  const struct exchange_model *model, numoe_error *err);
 
 /* That the step in slot number % 2 is what may be run: counts, rows, blocks, positions. */
 numoe_status exchange_check_step(const void *segment, uint64_t number, numoe_error *err);

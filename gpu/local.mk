@@ -8,7 +8,7 @@ core_sources += \
 # Programs of their own, which an engine starts. They know the parts that an engine knows.
 numoelibexecdir = $(libexecdir)/numoe
 numoelibexec_PROGRAMS = numoe-gpu-emu
-numoe_gpu_emu_SOURCES = gpu/emu/emu.h gpu/emu/fault.c gpu/emu/main.c gpu/emu/work.c
+numoe_gpu_emu_SOURCES = gpu/common/sizes.h gpu/emu/emu.h gpu/emu/fault.c gpu/emu/main.c gpu/emu/work.c
 numoe_gpu_emu_LDADD = libnumoe-core.la
 
 # ------------------------------------------------------------------ CUDA
@@ -22,7 +22,7 @@ if HAVE_CUDA
 numoelibexec_PROGRAMS += numoe-gpu-cuda
 cuda_objects = $(cuda_kernels:.cu=.o)
 CLEANFILES += $(cuda_objects)
-numoe_gpu_cuda_SOURCES = gpu/cuda/engine.h gpu/cuda/load.c gpu/cuda/main.c gpu/cuda/step.c
+numoe_gpu_cuda_SOURCES = gpu/common/sizes.h gpu/cuda/engine.h gpu/cuda/load.c gpu/cuda/main.c gpu/cuda/step.c
 numoe_gpu_cuda_CFLAGS = $(AM_CFLAGS) $(CUDA_CFLAGS)
 numoe_gpu_cuda_LDADD = $(cuda_objects) libnumoe-core.la $(CUDA_LIBS)
 

@@ -123,9 +123,8 @@ static numoe_status too_small(const struct gpu_plan_request *r, numoe_error *err
                        "GPU memory of %.1f MB is too little for one layer: %.1f MB of weights, "
                        "%.1f MB of embedding, %.1f MB of KV cache for %llu tokens, %.1f MB of "
                        "workspace: a shorter context or chunk needs less",
-                       mb(most), mb(r->layer[0].dense_bytes), mb(r->embd_bytes),
-                       mb(kv_bytes(r, 0)), (unsigned long long)r->n_block * r->block_tokens,
-                       mb(r->work_bytes));
+                       mb(most), mb(r->layer[0].dense_bytes), mb(r->embd_bytes), mb(kv_bytes(r, 0)),
+                       (unsigned long long)r->n_block * r->block_tokens, mb(r->work_bytes));
 }
 
 /* ------------------------------------------------------------------ experts */
@@ -216,7 +215,9 @@ static void write_layers(const struct gpu_plan_request *r, struct gpu_plan *p,
         }
         l->hot1 = at;
         const bool has_cold = l->hot1 - l->hot0 < r->n_expert || r->keep_hands;
-        l->flags = r->layer[il].expert_bytes > 0 && has_cold ? EXCHANGE_LAYER_HAND : 0;
+        const bool has_experts = r->layer[il].expert_bytes > 0;
+        l->flags = !has_experts ? 0 : has_cold ? EXCHANGE_LAYER_HAND : EXCHANGE_LAYER_ROUTES;
+        p->n_route += l->flags == EXCHANGE_LAYER_ROUTES ? 1 : 0;
     }
 }
 

@@ -40,6 +40,7 @@ struct gpu_plan_request {
 struct gpu_plan {
     uint32_t n_dense_layer; /* n_layer: the head too */
     uint32_t n_hot;
+    uint32_t n_route;             /* layers with experts that have no hand-off */
     struct exchange_layer *layer; /* [n_dense_layer] */
     uint32_t *hot;                /* [n_hot] by layer, ascending */
     struct exchange_use use[EXCHANGE_MAX_DEVICE];

@@ -27,10 +27,11 @@
 #include "gpu/segment.h"
 #include "numa/gate.h"
 
-#define HELLO_MS     60000 /* drivers of eight GPUs take some 10 s to start */
-#define LOADING_MS   60000 /* between two messages of a loading program */
-#define QUIT_MS      2000
-#define PATIENCE_S   5u  /* without a beat */
+#define QUIT_MS    2000
+#define PATIENCE_S 5u /* without a beat */
+/* Times that: without HELLO (drivers of eight GPUs take some 10 s to start), and between two
+ * messages of a loading program. */
+#define START_TIMES  12u
 #define TURN_S       60u /* without a bell that it is the program's turn to ring */
 #define LOOK_MS      50u
 #define SPIN_NS      2000000u /* of the longest wait for attention over a long context */
@@ -177,10 +178,15 @@ static numoe_status unexpected(const struct gpu_program *p, const void *packet, 
 
 /* ------------------------------------------------------------------ start and stop */
 
+static int start_ms(const struct gpu_program *p)
+{
+    return (int)(p->patience_ns / 1000000 * START_TIMES);
+}
+
 static numoe_status receive_hello(struct gpu_program *p, numoe_error *err)
 {
     uint8_t packet[EXCHANGE_MESSAGE_MAX];
-    numoe_status status = exchange_receive(p->socket, HELLO_MS, packet, NULL, err);
+    numoe_status status = exchange_receive(p->socket, start_ms(p), packet, NULL, err);
     if (status != NUMOE_OK) {
         return explain(p, status, err);
     }
@@ -285,7 +291,7 @@ numoe_status gpu_program_ready(struct gpu_program *p, struct exchange_ready *rea
     struct exchange_text refused;
     *short_bytes = 0;
     do {
-        numoe_status status = exchange_receive(p->socket, LOADING_MS, packet, NULL, err);
+        numoe_status status = exchange_receive(p->socket, start_ms(p), packet, NULL, err);
         if (status != NUMOE_OK) {
             return explain(p, status, err);
         }
@@ -295,6 +301,8 @@ numoe_status gpu_program_ready(struct gpu_program *p, struct exchange_ready *rea
         memcpy(ready, exchange_payload(packet), sizeof *ready);
         p->last_result_ns = clock_ns();
         return NUMOE_OK;
+    case EXCHANGE_FAULT:
+        return own_words(p, packet, err);
     case EXCHANGE_REFUSED:
         memcpy(&refused, exchange_payload(packet), sizeof refused);
         *short_bytes = refused.short_bytes;

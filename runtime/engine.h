@@ -32,6 +32,7 @@ struct numoe_engine {
     struct gpu *gpu;          /* NULL: none */
     uint64_t generation;      /* of caches: those of sessions with another one are lost */
     numoe_placement placement_mode;
+    uint64_t taken_bytes[TOPO_MAX_NODE]; /* weights as planned, buffers, caches: of what there was */
 
     unsigned chunk_tokens;
     enum kv_type kv_type;

@@ -76,6 +76,9 @@ static numoe_status load_missing(numoe_engine *e, numoe_error *err)
     FORWARD_IF(shapes_new(e->model, &shapes, err));
     shapes_keep(&shapes, is_missing, e);
     numoe_status status = placement_machine_init(e->topo, e->pools, false, &machine, err);
+    for (unsigned in = 0; status == NUMOE_OK && in < machine.n_node; in++) {
+        machine.node[in].buffer_bytes = e->taken_bytes[in];
+    }
     if (status == NUMOE_OK) {
         status = placement_make(&shapes, &machine, &request, &plan, err);
     }
@@ -94,11 +97,21 @@ static numoe_status load_missing(numoe_engine *e, numoe_error *err)
 numoe_status engine_await_gpu(numoe_engine *e, numoe_error *err)
 {
     bool shrunk = false;
+    numoe_error why = {.status = NUMOE_OK};
     if (e->gpu == NULL) {
         return NUMOE_OK;
     }
-    FORWARD_IF(gpu_wait_ready(e->gpu, &shrunk, err));
-    return shrunk ? load_missing(e, err) : NUMOE_OK;
+    numoe_status status = gpu_wait_ready(e->gpu, &shrunk, &why);
+    if (status == NUMOE_OK) {
+        return shrunk ? load_missing(e, err) : NUMOE_OK;
+    }
+    if (!gpu_can_do_without(e->gpu, status)) {
+        return status_fail(err, status, "%s", why.text);
+    }
+    gpu_say_without(&why);
+    gpu_close(e->gpu);
+    e->gpu = NULL; /* everything is needed here now */
+    return load_missing(e, err);
 }
 
 numoe_status engine_recover(numoe_engine *e, numoe_error *err)

@@ -4,6 +4,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/knob.h"
 #include "base/status.h"
 #include "runtime/bundled.h"
 #include "runtime/gpu.h"
@@ -14,6 +15,12 @@ static bool is_there(const char *folder, const char *name, char *path, size_t ca
 {
     const int n = snprintf(path, cap, "%s/numoe-gpu-%s", folder, name);
     return n > 0 && (size_t)n < cap && access(path, X_OK) == 0;
+}
+
+const char *gpu_automatic_name(void)
+{
+    const char *name = knob_str("NUMOE_GPU_PROGRAM");
+    return name != NULL ? name : "cuda";
 }
 
 numoe_status gpu_find(const char *name, char *path, size_t cap, numoe_error *err)

@@ -96,6 +96,21 @@ const float *gpu_logits(const struct gpu *g, unsigned i)
     return logits + (size_t)row * g->header.n_vocab;
 }
 
+struct experts_given gpu_routes(const struct gpu *g, unsigned il)
+{
+    const struct exchange_header *h = &g->header;
+    const uint64_t slot = g->step % 2;
+    size_t i_route = 0;
+    for (unsigned i = 0; i < il; i++) {
+        i_route += gpu_has_routes(g, i) ? 1 : 0;
+    }
+    const size_t at = i_route * h->max_tokens * h->n_expert_used;
+    return (struct experts_given){
+        .ids = (const int32_t *)exchange_at(g->h, h->route_id_at[slot]) + at,
+        .weights = (const float *)exchange_at(g->h, h->route_weight_at[slot]) + at,
+    };
+}
+
 void gpu_blame(struct gpu *g, const char *text)
 {
     gpu_program_blame(g->program, text);

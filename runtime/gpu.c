@@ -21,26 +21,53 @@
 
 /* ------------------------------------------------------------------ devices */
 
+static bool has_device(const struct gpu *g, uint32_t index)
+{
+    for (uint32_t i = 0; i < g->n_device; i++) {
+        if (g->device[i] == index) {
+            return true;
+        }
+    }
+    return false;
+}
+
 static numoe_status take_device(struct gpu *g, unsigned long number, numoe_error *err)
 {
     const struct exchange_hello *hello = gpu_program_hello(g->program);
     for (uint32_t i = 0; i < hello->n_device; i++) {
-        if (hello->device[i].number == number && g->n_device < EXCHANGE_MAX_DEVICE) {
+        if (hello->device[i].number == number && !has_device(g, i)) {
             g->device[g->n_device++] = i;
             return NUMOE_OK;
         }
     }
-    return status_fail(err, NUMOE_E_INPUT, "GPU %lu is not there: %s has %u", number,
-                       hello->program, hello->n_device);
+    return status_fail(err, NUMOE_E_INPUT,
+                       "--gpu-devices %s: GPU %lu is not there, or named twice: %s has %u",
+                       g->params->gpu_devices, number, hello->program, hello->n_device);
 }
 
-/* "0,2" by the driver's numbers; NULL: all. */
+/* As many as one plan of the program may name. */
+static numoe_status check_device_count(const struct gpu *g, numoe_error *err)
+{
+    const struct exchange_hello *hello = gpu_program_hello(g->program);
+    const uint32_t most = hello->max_plan_device;
+    if (g->n_device == 0) {
+        return status_fail(err, NUMOE_E_INPUT, "the list of GPUs is empty");
+    }
+    return most == 0 || g->n_device <= most
+               ? NUMOE_OK
+               : status_fail(err, NUMOE_E_INPUT, "\"%s\" names %u GPUs: %s works with %u at a time",
+                             g->params->gpu_devices, g->n_device, hello->program, most);
+}
+
+/* "0,2" by the driver's numbers; NULL: the first, as many as the program works with. */
 static numoe_status choose_devices(struct gpu *g, numoe_error *err)
 {
     const struct exchange_hello *hello = gpu_program_hello(g->program);
     const char *text = g->params->gpu_devices;
+    const uint32_t n = hello->max_plan_device == 0 ? hello->n_device
+                                                   : MIN(hello->n_device, hello->max_plan_device);
     g->n_device = 0;
-    for (uint32_t i = 0; text == NULL && i < hello->n_device; i++) {
+    for (uint32_t i = 0; text == NULL && i < n; i++) {
         g->device[g->n_device++] = i;
     }
     while (text != NULL && *text != '\0') {
@@ -54,8 +81,7 @@ static numoe_status choose_devices(struct gpu *g, numoe_error *err)
         FORWARD_IF(take_device(g, number, err));
         text = *end == ',' ? end + 1 : end;
     }
-    return g->n_device > 0 ? NUMOE_OK
-                           : status_fail(err, NUMOE_E_INPUT, "the list of GPUs is empty");
+    return check_device_count(g, err);
 }
 
 static uint64_t usable_bytes(const struct gpu *g, const struct exchange_device *device)
@@ -102,7 +128,8 @@ static uint64_t work_bytes(const struct gpu *g)
     const uint64_t token_floats = 8 * (uint64_t)hp->n_embd + 2 * (uint64_t)hp->n_head * hp->n_qk +
                                   2 * hp->n_head * key + 2 * (uint64_t)hp->n_head * hp->n_v +
                                   3 * (uint64_t)(hp->n_ff + hp->n_ff_shared) +
-                                  2 * (uint64_t)hp->n_expert_used * (hp->n_embd + hp->n_ff_expert);
+                                  2 * (uint64_t)hp->n_expert_used * (hp->n_embd + hp->n_ff_expert) +
+                                  2 * (uint64_t)hp->n_expert_used * hp->n_layer;
     return gpu_program_hello(g->program)->workspace_bytes +
            sizeof(float) *
                (gpu_max_tokens(g) * token_floats + (uint64_t)gpu_max_logits(g) * hp->n_vocab);
@@ -175,6 +202,7 @@ static numoe_status lay_out(struct gpu *g, uint64_t path_bytes, numoe_error *err
         .n_expert_used = hp->n_expert_used,
         .n_dense_layer = g->plan.n_dense_layer,
         .n_hot = g->plan.n_hot,
+        .n_route = g->plan.n_route,
         .max_tokens = gpu_max_tokens(g),
         .max_logits = gpu_max_logits(g),
         .max_seq = MAX_SEQ,
@@ -188,8 +216,7 @@ static numoe_status lay_out(struct gpu *g, uint64_t path_bytes, numoe_error *err
     memcpy(g->header.device, g->device, sizeof g->device);
     g->header.x_type = gpu_program_hello(g->program)->x_type;
     g->header.kv_type = (uint32_t)g->request.kv_type; /* numbered alike */
-    g->header.float_mode =
-        g->request.kv_type == KV_F32 ? EXCHANGE_FLOAT_F32 : EXCHANGE_FLOAT_FAST;
+    g->header.float_mode = g->request.kv_type == KV_F32 ? EXCHANGE_FLOAT_F32 : EXCHANGE_FLOAT_FAST;
     return NUMOE_OK;
 }
 
@@ -277,7 +304,8 @@ numoe_status gpu_open(const numoe_engine_params *params, const struct gpu_reques
     g->request = *request;
     g->automatic = strcmp(name, "auto") == 0;
     numoe_error why = {.status = NUMOE_OK};
-    numoe_status status = gpu_find(g->automatic ? "cuda" : name, g->path, sizeof g->path, &why);
+    numoe_status status =
+        gpu_find(g->automatic ? gpu_automatic_name() : name, g->path, sizeof g->path, &why);
     if (status == NUMOE_OK) {
         status = open_program(g, &why);
     }
@@ -285,13 +313,23 @@ numoe_status gpu_open(const numoe_engine_params *params, const struct gpu_reques
         *out = g;
         return NUMOE_OK;
     }
-    const bool quiet = g->automatic && (status == NUMOE_E_FILE_OPEN || status == NUMOE_E_DEVICE);
+    const bool go_on = gpu_can_do_without(g, status);
     gpu_close(g);
-    if (quiet) {
-        log_debug("no GPU: %s", why.text);
+    if (go_on) {
+        gpu_say_without(&why);
         return NUMOE_OK;
     }
     return status_fail(err, status, "%s", why.text);
+}
+
+bool gpu_can_do_without(const struct gpu *g, numoe_status status)
+{
+    return g->automatic && status != NUMOE_E_INPUT;
+}
+
+void gpu_say_without(const numoe_error *why)
+{
+    log_warn("no GPU, going on with the CPU alone: %s", why->text);
 }
 
 void gpu_close(struct gpu *g)
@@ -314,8 +352,13 @@ static void describe(struct gpu *g)
     const struct exchange_hello *hello = gpu_program_hello(g->program);
     const struct exchange_device *device = &hello->device[g->device[0]];
     char devices[96], hot[64] = "no experts";
-    snprintf(devices, sizeof devices, g->n_device > 1 ? "%u x %s" : "%.0u%s",
-             g->n_device > 1 ? g->n_device : 0, device->name);
+    if (g->n_device > 1) {
+        snprintf(devices, sizeof devices, "%u x %s", g->n_device, device->name);
+    } else if (hello->n_device > 1) {
+        snprintf(devices, sizeof devices, "%s (GPU %u)", device->name, device->number);
+    } else {
+        snprintf(devices, sizeof devices, "%s", device->name);
+    }
     if (g->plan.n_hot > 0) {
         snprintf(hot, sizeof hot, "%u experts (%.0f %% of %s)", g->plan.n_hot,
                  g->plan.coverage * 100, g->request.stats != NULL ? "choices" : "all");
@@ -419,6 +462,11 @@ bool gpu_has_head(const struct gpu *g)
 bool gpu_has_hand(const struct gpu *g, unsigned il)
 {
     return il < g->plan.n_dense_layer && (g->plan.layer[il].flags & EXCHANGE_LAYER_HAND);
+}
+
+bool gpu_has_routes(const struct gpu *g, unsigned il)
+{
+    return il < g->plan.n_dense_layer && (g->plan.layer[il].flags & EXCHANGE_LAYER_ROUTES);
 }
 
 unsigned gpu_n_hand(const struct gpu *g)

@@ -30,11 +30,17 @@ struct gpu_request {
 };
 
 /* Finds and starts the program that params name, and lets it load its part while the caller loads
- * its own. *out is NULL where none is wanted, or "auto" finds no program or no device. params'
- * strings are used until gpu_close(). */
+ * its own. *out is NULL where none is wanted, or where "auto" cannot have one: a warning says why.
+ * params' strings are used until gpu_close(). */
 numoe_status gpu_open(const numoe_engine_params *params, const struct gpu_request *request,
                       struct gpu **out, numoe_error *err);
 void gpu_close(struct gpu *g); /* NULL is allowed */
+
+/* Whether nobody asked for this program by name, so that its failure to start or load is no error:
+ * but for what the user said wrongly (NUMOE_E_INPUT). */
+bool gpu_can_do_without(const struct gpu *g, numoe_status status);
+/* The warning then. */
+void gpu_say_without(const numoe_error *why);
 
 /* Waits until the program is ready. Where it lacks memory it gets less to load, so that the number
  * of its layers may be smaller afterwards: *shrunk. */
@@ -83,12 +89,18 @@ void gpu_ring_y(struct gpu *g);
 
 /* Waits for the logits; false: the program failed. */
 bool gpu_wait_result(struct gpu *g);
+/* After the step: what the router chose in layer il, which has experts and no hand-off. */
+bool gpu_has_routes(const struct gpu *g, unsigned il);
+struct experts_given gpu_routes(const struct gpu *g, unsigned il);
 /* [V] of token i, where it wanted them. */
 const float *gpu_logits(const struct gpu *g, unsigned i);
 /* What the caller found wrong with what the program wrote: the step has failed. */
 void gpu_blame(struct gpu *g, const char *text);
 
 /* ------------------------------------------------------------------ where programs are */
+
+/* What "auto" starts: "cuda", or what the environment variable NUMOE_GPU_PROGRAM says. */
+const char *gpu_automatic_name(void);
 
 /* Path of "cuda", "emu", or of a program itself. NUMOE_E_FILE_OPEN names the places looked at. */
 numoe_status gpu_find(const char *name, char *path, size_t cap, numoe_error *err);

@@ -1,8 +1,9 @@
-/* What an engine's probe has seen, as a table, as JSON, and as a trace that Perfetto and Chrome open.
+/* What an engine's probe has seen, as a table, as JSON, and as a trace that Perfetto and Chrome
+ * open.
  *
  * A worker's stages add up to its part of the steps; a row of the table is their mean over all
- * workers. What the caller's thread sees of a step beyond that is waking workers and waiting for the
- * last: "start, end". Its own stages, sampling and batches, are rows as they are.
+ * workers. What the caller's thread sees of a step beyond that is waking workers and waiting for
+ * the last: "start, end". Its own stages, sampling and batches, are rows as they are.
  */
 #include <inttypes.h>
 
@@ -30,14 +31,14 @@ numoe_status numoe_profile_start(numoe_engine *engine, bool trace, numoe_error *
     engine->probe = probe;
     engine->n_track = n_track;
     engine->profile_steps = engine->profile_tokens = 0;
-    step_set_probe(engine->step, probe + 1);
+    step_set_probe(engine->step, probe, probe + 1);
     return NUMOE_OK;
 }
 
 void numoe_profile_stop(numoe_engine *engine)
 {
     if (engine->step) {
-        step_set_probe(engine->step, NULL);
+        step_set_probe(engine->step, NULL, NULL);
     }
     probe_free(engine->probe, engine->n_track);
     engine->probe = NULL;
@@ -53,7 +54,8 @@ static double seconds(uint64_t ns)
 
 static bool is_callers(enum probe_stage stage)
 {
-    return stage == PROBE_STEP || stage == PROBE_SAMPLING || stage == PROBE_BATCH;
+    return stage == PROBE_STEP || stage == PROBE_SAMPLING || stage == PROBE_BATCH ||
+           stage == PROBE_GPU_RESULT;
 }
 
 /* Mean seconds of workers [from, to), bytes of all of them. */
@@ -146,18 +148,25 @@ static double layer_us(const struct table *t, unsigned il, enum probe_stage stag
 }
 
 static const enum probe_stage layer_stages[] = {PROBE_ATTENTION, PROBE_ROUTER, PROBE_EXPERTS,
-                                                PROBE_SHARED,    PROBE_DENSE,  PROBE_MEETING};
+                                                PROBE_SHARED,    PROBE_DENSE,  PROBE_MEETING,
+                                                PROBE_GPU_HAND};
+
+/* The last of them is of no interest without a GPU. */
+static unsigned n_layer_stage(const struct table *t)
+{
+    return ARRAY_LEN(layer_stages) - (t->e->gpu == NULL ? 1 : 0);
+}
 
 static void print_layers(const struct table *t, FILE *out)
 {
     fputs("\nlayer, us a token", out);
-    for (unsigned i = 0; i < ARRAY_LEN(layer_stages); i++) {
+    for (unsigned i = 0; i < n_layer_stage(t); i++) {
         fprintf(out, "  %14s", probe_stage_name(layer_stages[i]));
     }
     fputc('\n', out);
     for (unsigned il = 0; il < t->e->model->hp.n_layer; il++) {
         fprintf(out, "%17u", il);
-        for (unsigned i = 0; i < ARRAY_LEN(layer_stages); i++) {
+        for (unsigned i = 0; i < n_layer_stage(t); i++) {
             fprintf(out, "  %14.1f", layer_us(t, il, layer_stages[i]));
         }
         fputc('\n', out);
@@ -176,11 +185,11 @@ static void print_nodes(const struct table *t, FILE *out)
         for (unsigned is = 0; is < N_PROBE_STAGE; is++) {
             const numoe_profile_row row = worker_row(e, from, to, (enum probe_stage)is);
             meeting.seconds += is == PROBE_MEETING ? row.seconds : 0;
-            work.seconds += is == PROBE_MEETING ? 0 : row.seconds;
+            work.seconds += is == PROBE_MEETING || is == PROBE_GPU_HAND ? 0 : row.seconds;
             work.bytes += row.bytes;
         }
-        fprintf(out, "%4u  %7u  %9.4f  %10.4f", e->topo->node[in].os_index, to - from,
-                work.seconds, meeting.seconds);
+        fprintf(out, "%4u  %7u  %9.4f  %10.4f", e->topo->node[in].os_index, to - from, work.seconds,
+                meeting.seconds);
         print_rate(out, (double)work.bytes, work.seconds + meeting.seconds, 0);
         from = to;
     }
@@ -201,7 +210,7 @@ static void print_json(const struct table *t, FILE *out)
     fputs("\n], \"layers_us_a_token\": [", out);
     for (unsigned il = 0; il < t->e->model->hp.n_layer; il++) {
         fprintf(out, "%s\n  {\"layer\": %u", il ? "," : "", il);
-        for (unsigned i = 0; i < ARRAY_LEN(layer_stages); i++) {
+        for (unsigned i = 0; i < n_layer_stage(t); i++) {
             fprintf(out, ", \"%s\": %.3f", probe_stage_name(layer_stages[i]),
                     layer_us(t, il, layer_stages[i]));
         }
@@ -308,7 +317,8 @@ numoe_status numoe_trace_write(const numoe_engine *engine, FILE *out, numoe_erro
         n += engine->probe[i].n_span;
     }
     if (n == 0) {
-        return status_fail(err, NUMOE_E_STATE, "there is no trace: nothing ran since one was started");
+        return status_fail(err, NUMOE_E_STATE,
+                           "there is no trace: nothing ran since one was started");
     }
     fputs("{\"displayTimeUnit\": \"ns\", \"traceEvents\": [\n", out);
     put_events(engine, out);

@@ -38,8 +38,9 @@ struct step {
     struct team all;
     struct team *lane; /* [n_lane], on the node of that number; NULL until they are wanted */
     unsigned n_lane;
-    bool in_lanes; /* the last batch was theirs */
-    struct probe_track *probe; /* [workers over all nodes] or NULL */
+    bool in_lanes;              /* the last batch was theirs */
+    struct probe_track *caller; /* of the thread that runs steps, or NULL */
+    struct probe_track *probe;  /* [workers over all nodes] or NULL */
     bool keep_routes;
     unsigned n_defer;
     uint64_t *count; /* [n_layer, n_expert] sum over all teams, as last asked for */
@@ -57,13 +58,18 @@ static void walk_experts(struct team *s, struct worker *w, unsigned il)
     experts_combine(s->experts, w, il, NULL, dense_stream(s->dense, w), lo, hi);
 }
 
-/* The next hand-off of the GPU program is there for everybody; false: it failed. */
-static bool meet_hand(struct team *s, struct worker *w)
+/* The next hand-off of the GPU program is there for everybody; false: it failed. All of them wait
+ * for the GPU here, whoever looks for it: that is no meeting of the workers' own. */
+static bool meet_hand(struct team *s, struct worker *w, unsigned il)
 {
+    struct probe_track *track = w->probe;
+    probe_enter(track, il, PROBE_GPU_HAND);
+    w->probe = NULL;
     if (w->ig == 0) {
         s->failed = !gpu_wait_hand(s->gpu);
     }
     worker_all_barrier(w);
+    w->probe = track;
     return !s->failed;
 }
 
@@ -71,7 +77,7 @@ static bool meet_hand(struct team *s, struct worker *w)
  */
 static bool walk_given(struct team *s, struct worker *w, unsigned il)
 {
-    if (!meet_hand(s, w)) {
+    if (!meet_hand(s, w, il)) {
         return false;
     }
     probe_enter(w->probe, il, PROBE_EXPERTS);
@@ -98,7 +104,7 @@ static bool walk_gpu(struct team *s, struct worker *w, unsigned n_layer)
     if (gpu_has_head(s->gpu)) {
         return true;
     }
-    if (!meet_hand(s, w)) {
+    if (!meet_hand(s, w, n_layer)) {
         return false;
     }
     dense_enter(s->dense, w, gpu_stream(s->gpu));
@@ -156,14 +162,38 @@ static void begin(struct team *team, const struct step_token *tokens, unsigned f
     }
 }
 
-/* What the program wrote is checked where it is read; here is what came of it. */
-static bool end_gpu(struct team *s)
+/* Choices of layers that are wholly the GPU's: only the result brings them. */
+static void take_routes(struct team *s)
 {
+    for (unsigned il = 0; il < gpu_n_layer(s->gpu); il++) {
+        if (gpu_has_routes(s->gpu, il)) {
+            const struct experts_given given = gpu_routes(s->gpu, il);
+            experts_note_given(s->experts, il, &given, s->n);
+        }
+    }
+}
+
+/* The step as the GPU program ends it. What it wrote is checked where it is read; here is what came
+ * of it. */
+static bool end_gpu(struct step *step, struct team *s)
+{
+    if (s->failed) {
+        return false;
+    }
+    if (gpu_has_head(s->gpu)) {
+        const enum probe_stage stage = probe_switch(step->caller, PROBE_GPU_RESULT);
+        const bool came = gpu_wait_result(s->gpu);
+        probe_switch(step->caller, stage);
+        if (!came) {
+            return false;
+        }
+    }
+    take_routes(s);
     if (experts_take_fault(s->experts)) {
         gpu_blame(s->gpu, "it has chosen experts that are not there");
         return false;
     }
-    return !s->failed && (!gpu_has_head(s->gpu) || gpu_wait_result(s->gpu));
+    return true;
 }
 
 bool step_run(struct step *step, const struct step_token *tokens, unsigned n)
@@ -180,7 +210,7 @@ bool step_run(struct step *step, const struct step_token *tokens, unsigned n)
     if (all->dense != NULL || gpu_n_hand(all->gpu) > 0) {
         pools_run(step->pools, walk, all);
     }
-    return all->gpu == NULL || end_gpu(all);
+    return all->gpu == NULL || end_gpu(step, all);
 }
 
 void step_run_lanes(struct step *step, const struct step_token *tokens, const unsigned *n)
@@ -231,8 +261,9 @@ static void put_probe(struct step *step)
     }
 }
 
-void step_set_probe(struct step *step, struct probe_track *probe)
+void step_set_probe(struct step *step, struct probe_track *caller, struct probe_track *probe)
 {
+    step->caller = caller;
     step->probe = probe;
     put_probe(step);
 }
@@ -414,9 +445,6 @@ bool step_route(const struct step *step, unsigned il, unsigned i, const int32_t 
 {
     unsigned at;
     const struct team *team = team_of(step, i, &at);
-    if (team->gpu != NULL && il < gpu_n_layer(team->gpu) && !gpu_has_hand(team->gpu, il)) {
-        return false; /* all of it was the GPU's */
-    }
     return at < team->n && experts_get_route(team->experts, il, at, ids, weights, k);
 }
 

@@ -68,8 +68,8 @@ bool step_run(struct step *step, const struct step_token *tokens, unsigned n);
 /* The same for n[in] tokens, [lanes], of the lane on node in; those of lane 0 come first. Caches are best on
  * the lane's node (kv_move). */
 void step_run_lanes(struct step *step, const struct step_token *tokens, const unsigned *n);
-/* Where time goes is measured on these tracks [workers] from now on; NULL: no more. */
-void step_set_probe(struct step *step, struct probe_track *probe);
+/* Where time goes is measured on these tracks from now on, the caller's and [workers]; NULL: no more. */
+void step_set_probe(struct step *step, struct probe_track *caller, struct probe_track *probe);
 const float *step_logits(const struct step *step, unsigned i);
 /* ids [k], weights [k] of token i in MoE layer il; false for dense layers. */
 bool step_route(const struct step *step, unsigned il, unsigned i, const int32_t **ids,

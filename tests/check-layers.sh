@@ -22,7 +22,7 @@ while IFS=: read -r file header; do
     seen=$((seen + 1))
     from=${file%%/*}
     case $file in
-    gpu/emu/* | gpu/cuda/*) from=cli ;; # a program, which may know the parts that an engine knows
+    gpu/emu/* | gpu/cuda/* | gpu/common/*) from=cli ;; # programs, which may know the parts that an engine knows
     esac
     to=${header%%/*}
     if test "$header" = numoe/numoe.h || { test "$to" = "$from" && test -f "$header"; }; then

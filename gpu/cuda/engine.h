@@ -49,11 +49,13 @@ struct cuda_buffers {
     float *partial;
     float *gate, *up; /* [T, widest of dense and shared] */
     struct cuda_act ff;
-    float *shared;            /* [T, D] */
-    float *shared_gate;       /* [T] */
-    float *router;            /* [T, E] */
-    float *weights;           /* [T, k] */
-    int32_t *ids, *slot;      /* [T, k] */
+    float *shared;        /* [T, D] */
+    float *shared_gate;   /* [T] */
+    float *router;        /* [T, E] */
+    float *weights;       /* [T, k] */
+    int32_t *ids, *slot;  /* [T, k] */
+    int32_t *route_ids;   /* [n_route, T, k] the same of layers without hand-off, kept for the */
+    float *route_weights; /* result */
     float *hot_gate, *hot_up; /* [B * k, F] for B tokens at a time */
     struct cuda_act hot_ff;
     float *hot_y;         /* [T * k, D] */
@@ -66,6 +68,8 @@ struct cuda_engine {
     const uint8_t *device_segment; /* the segment as the device sees it */
     struct model *model;
     bool exact, kv_half, has_head;
+    int device_number[EXCHANGE_MAX_DEVICE]; /* the driver's, of HELLO's devices */
+    unsigned n_device;
     unsigned max_tokens, max_logits;
 
     /* VRAM: one piece, given out from the front */

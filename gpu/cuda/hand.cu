@@ -146,6 +146,24 @@ static __global__ void results(const cuda_step *step, const float *rows, unsigne
     }
 }
 
+/* Grid: (elements, layers). The bell of the result, or of the last hand-off, comes after it. */
+static __global__ void routes(const cuda_routes_args p)
+{
+    const unsigned slot = (unsigned)(p.step->number % 2), n = p.step->n_token * p.n_used;
+    const size_t at = (size_t)blockIdx.y * p.stride;
+    for (unsigned i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += gridDim.x * blockDim.x) {
+        p.to_ids[slot][at + i] = p.ids[at + i];
+        p.to_weights[slot][at + i] = p.weights[at + i];
+    }
+}
+
+extern "C" void cuda_routes(const cuda_routes_args *p, unsigned n_layer, unsigned n, cudaStream_t s)
+{
+    if (n_layer > 0) {
+        routes<<<dim3(blocks_of((size_t)n * p->n_used), n_layer), HAND_THREADS, 0, s>>>(*p);
+    }
+}
+
 extern "C" void cuda_results(const cuda_step *step, const float *rows, unsigned k,
                              float *const to[2], unsigned *count, uint64_t *bell, cudaStream_t s)
 {

@@ -218,6 +218,18 @@ void cuda_hand_in(const struct cuda_hand *h, const struct cuda_combine_args *p, 
 /* slot [n] = slot_of[ids[n]] */
 void cuda_slots(const int32_t *ids, const int32_t *slot_of, unsigned n, int32_t *slot,
                 cudaStream_t s);
+/* Choices of layers without hand-off, to pinned memory of slot number % 2. */
+struct cuda_routes_args {
+    const struct cuda_step *step;
+    const int32_t *ids;   /* [n_layer, stride / n_used, n_used] */
+    const float *weights; /* the same */
+    unsigned n_used;
+    size_t stride; /* elements of a layer */
+    int32_t *to_ids[2];
+    float *to_weights[2];
+};
+/* For steps of up to n tokens. */
+void cuda_routes(const struct cuda_routes_args *p, unsigned n_layer, unsigned n, cudaStream_t s);
 /* n_logits rows of k floats to pinned memory of slot number % 2, then raises the bell to the step's
  * number. */
 void cuda_results(const struct cuda_step *step, const float *rows, unsigned k, float *const to[2],

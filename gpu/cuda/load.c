@@ -454,6 +454,8 @@ static void take_buffers(struct cuda_engine *e)
     b->weights = take_work(e, pairs, sizeof(float));
     b->ids = take_work(e, pairs, sizeof(int32_t));
     b->slot = take_work(e, pairs, sizeof(int32_t));
+    b->route_ids = take_work(e, e->h->n_route * pairs, sizeof(int32_t));
+    b->route_weights = take_work(e, e->h->n_route * pairs, sizeof(float));
     if (e->h->n_hot > 0) {
         const size_t some = MIN(n, STEP_BUCKET_MAX) * hp->n_expert_used;
         b->hot_gate = take_work(e, some * hp->n_ff_expert, sizeof(float));

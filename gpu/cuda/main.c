@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "gpu/common/sizes.h"
 #include "gpu/cuda/engine.h"
 #include "gpu/serve.h"
 
@@ -29,6 +30,7 @@ static void describe(unsigned i, struct exchange_device *device)
         cudaMemGetInfo(&free_bytes, &total_bytes) != cudaSuccess) {
         return;
     }
+    cudaSetDeviceFlags(cudaDeviceScheduleYield | cudaDeviceMapHost);
     snprintf(device->name, sizeof device->name, "%.60s", p.name);
     device->number = i;
     device->total_bytes = total_bytes;
@@ -47,11 +49,23 @@ static void describe(unsigned i, struct exchange_device *device)
     }
 }
 
-/* One device: the first that the driver shows (CUDA_VISIBLE_DEVICES chooses). */
+/* All that the driver shows (CUDA_VISIBLE_DEVICES chooses among them, and their order). */
+static void describe_all(struct cuda_engine *e, int n, struct exchange_hello *h)
+{
+    for (int i = 0; i < n && h->n_device < EXCHANGE_MAX_DEVICE; i++) {
+        struct exchange_device *device = &h->device[h->n_device];
+        describe((unsigned)i, device);
+        if (device->total_bytes > 0) {
+            e->device_number[h->n_device++] = i;
+        }
+    }
+    e->n_device = h->n_device;
+}
+
 static numoe_status hello(void *self, struct exchange_hello *h, numoe_error *err)
 {
     int n = 0, driver = 0, runtime = 0;
-    (void)self, (void)err;
+    (void)err;
     snprintf(h->program, sizeof h->program, "numoe-gpu-cuda %s", PACKAGE_VERSION);
     const cudaError_t e = cudaGetDeviceCount(&n);
     cudaDriverGetVersion(&driver);
@@ -62,16 +76,15 @@ static numoe_status hello(void *self, struct exchange_hello *h, numoe_error *err
     h->block_tokens = CUDA_KV_PAGE;
     h->max_tokens = MAX_TOKENS;
     h->workspace_bytes = WORK_BYTES;
+    h->max_plan_device = 1;
     if (e != cudaSuccess || n == 0) {
         snprintf(h->trouble, sizeof h->trouble, "no CUDA device: %s",
                  e != cudaSuccess ? cudaGetErrorString(e) : "none is visible");
         return NUMOE_OK;
     }
-    cudaSetDeviceFlags(cudaDeviceScheduleYield | cudaDeviceMapHost);
-    describe(0, &h->device[0]);
-    h->n_device = h->device[0].total_bytes > 0 ? 1 : 0;
+    describe_all(self, n, h);
     if (h->n_device == 0) {
-        snprintf(h->trouble, sizeof h->trouble, "the CUDA device does not answer: %s",
+        snprintf(h->trouble, sizeof h->trouble, "no CUDA device answers: %s",
                  cudaGetErrorString(cudaGetLastError()));
     }
     return NUMOE_OK;
@@ -79,15 +92,29 @@ static numoe_status hello(void *self, struct exchange_hello *h, numoe_error *err
 
 /* ------------------------------------------------------------------ load */
 
+/* Asking the others for their memory has left contexts there, which take some of it. */
+static numoe_status choose_device(struct cuda_engine *e, numoe_error *err)
+{
+    const uint32_t index = e->h->device[0];
+    if (e->h->n_device != 1 || index >= e->n_device) {
+        return status_fail(err, NUMOE_E_SUPPORT, "one GPU of %u at a time, not %u (the first: %u)",
+                           e->n_device, e->h->n_device, index);
+    }
+    for (unsigned i = 0; i < e->n_device; i++) {
+        if (i != index) {
+            cudaSetDevice(e->device_number[i]);
+            cudaDeviceReset();
+        }
+    }
+    return engine_cuda(cudaSetDevice(e->device_number[index]), "choosing the GPU", err);
+}
+
 static numoe_status check_model(const struct cuda_engine *e, numoe_error *err)
 {
     const struct model_hparams *hp = &e->model->hp;
     const struct exchange_header *h = e->h;
-    if (hp->n_layer != h->n_layer || hp->n_embd != h->n_embd || hp->n_vocab != h->n_vocab ||
-        hp->n_expert != h->n_expert || hp->n_expert_used != h->n_expert_used ||
-        e->model->gguf->n_part != h->n_part) {
-        return status_fail(err, NUMOE_E_FILE_MODEL, "the model is not the engine's");
-    }
+    const struct exchange_model m = model_sizes(e->model);
+    FORWARD_IF(exchange_check_model(h, &m, err));
     const unsigned n_value = hp->attn == ATTN_MLA ? hp->kv_lora_rank : hp->n_v;
     if (n_value > CUDA_MAX_VALUE) {
         return status_fail(err, NUMOE_E_SUPPORT, "values of %u elements: at most %u are possible",
@@ -96,9 +123,9 @@ static numoe_status check_model(const struct cuda_engine *e, numoe_error *err)
     if (h->kv_type > EXCHANGE_KV_F16) {
         return status_fail(err, NUMOE_E_SUPPORT, "the GPU has no 8-bit KV cache: use f16 or f32");
     }
-    if (h->block_tokens != CUDA_KV_PAGE || h->x_type != EXCHANGE_X_F32 || h->n_device != 1) {
-        return status_fail(err, NUMOE_E_SUPPORT, "blocks of %u positions, x of type %u, %u devices",
-                           h->block_tokens, h->x_type, h->n_device);
+    if (h->block_tokens != CUDA_KV_PAGE || h->x_type != EXCHANGE_X_F32) {
+        return status_fail(err, NUMOE_E_SUPPORT, "blocks of %u positions, x of type %u",
+                           h->block_tokens, h->x_type);
     }
     return NUMOE_OK;
 }
@@ -159,6 +186,7 @@ static numoe_status load(void *self, struct exchange_header *h, struct exchange_
     e->max_logits = h->max_logits;
     FORWARD_IF(model_open(exchange_at(h, h->path_at), &e->model, err));
     FORWARD_IF(check_model(e, err));
+    FORWARD_IF(choose_device(e, err));
     FORWARD_IF(pin(e, err));
     FORWARD_IF(engine_load(e, short_bytes, err));
     for (unsigned i = 0; i < N_BUCKET && (i == 0 || 1u << (i - 1) < e->max_tokens); i++) {

@@ -339,7 +339,21 @@ static void ffn(struct call *c, const struct cuda_matrix *gate, const struct cud
     multiply(c, down, &b->ff, c->n, y);
 }
 
-static void route(struct call *c, const struct cuda_layer *l)
+/* A layer's choices: where they stay until the result, for one that has no hand-off. */
+struct choice {
+    int32_t *ids;
+    float *weights;
+};
+
+static struct choice choice_of(const struct cuda_engine *e, const struct cuda_layer *l,
+                               unsigned i_route)
+{
+    const size_t at = (size_t)i_route * e->max_tokens * e->h->n_expert_used;
+    return l->has_hand ? (struct choice){e->b.ids, e->b.weights}
+                       : (struct choice){e->b.route_ids + at, e->b.route_weights + at};
+}
+
+static void route(struct call *c, const struct cuda_layer *l, const struct choice *choice)
 {
     struct cuda_engine *e = c->e;
     struct cuda_buffers *b = &e->b;
@@ -360,8 +374,8 @@ static void route(struct call *c, const struct cuda_layer *l)
         .best_two = r->group_rule == GROUP_BEST_TWO,
         .norm_topk = r->norm_topk,
         .scale = r->scale,
-        .ids = b->ids,
-        .weights = b->weights};
+        .ids = choice->ids,
+        .weights = choice->weights};
     /* in floats whatever the mode: a choice that falls otherwise changes everything after it */
     struct cuda_product logits = {.w = &l->m[SLOT_ROUTER],
                                   .x = b->norm,
@@ -458,17 +472,18 @@ static void shared_expert(struct call *c, const struct cuda_layer *l)
 }
 
 /* The engine works on its experts while the shared and the hot ones are computed here. */
-static void experts(struct call *c, const struct cuda_layer *l, unsigned i_hand)
+static void experts(struct call *c, const struct cuda_layer *l, unsigned i_hand, unsigned i_route)
 {
     struct cuda_engine *e = c->e;
     struct cuda_buffers *b = &e->b;
     const struct model_hparams *hp = &e->model->hp;
     const struct cuda_hand hand = hand_of(e, i_hand);
+    const struct choice choice = choice_of(e, l, i_route);
     const bool shared = l->m[SLOT_GATE_SHEXP].n_mat > 0;
-    route(c, l);
+    route(c, l, &choice);
     if (l->has_hand) {
         nvtxRangePushA("experts submit");
-        cuda_hand_out(&hand, b->norm.f, b->ids, b->weights, l->slot_of, c->n, e->stream);
+        cuda_hand_out(&hand, b->norm.f, choice.ids, choice.weights, l->slot_of, c->n, e->stream);
         nvtxRangePop();
     }
     if (shared) {
@@ -476,7 +491,7 @@ static void experts(struct call *c, const struct cuda_layer *l, unsigned i_hand)
     }
     if (l->n_hot > 0) {
         nvtxRangePushA("hot experts");
-        cuda_slots(b->ids, l->slot_of, c->n * hp->n_expert_used, b->slot, e->stream);
+        cuda_slots(choice.ids, l->slot_of, c->n * hp->n_expert_used, b->slot, e->stream);
         for (unsigned t0 = 0; t0 < c->n; t0 += STEP_BUCKET_MAX) {
             run_hot(c, l, t0, MIN(STEP_BUCKET_MAX, c->n - t0));
         }
@@ -492,7 +507,7 @@ static void experts(struct call *c, const struct cuda_layer *l, unsigned i_hand)
                                             l->m[SLOT_SHEXP_GATE].n_mat > 0 ? b->shared_gate : NULL,
                                         .hot = l->n_hot > 0 ? b->hot_y : NULL,
                                         .slot = b->slot,
-                                        .weights = b->weights,
+                                        .weights = choice.weights,
                                         .bias = l->vec[SLOT_DOWN_EXPS_BIAS]};
     nvtxRangePushA("experts wait");
     if (l->has_hand) {
@@ -504,6 +519,24 @@ static void experts(struct call *c, const struct cuda_layer *l, unsigned i_hand)
 }
 
 /* ------------------------------------------------------------------ the whole */
+
+/* Before the last bell of the step. */
+static void send_routes(struct call *c)
+{
+    struct cuda_engine *e = c->e;
+    const struct exchange_header *h = e->h;
+    const uint8_t *s = e->device_segment;
+    struct cuda_routes_args p = {.step = e->device.step,
+                                 .ids = e->b.route_ids,
+                                 .weights = e->b.route_weights,
+                                 .n_used = h->n_expert_used,
+                                 .stride = (size_t)h->max_tokens * h->n_expert_used};
+    for (unsigned is = 0; is < 2; is++) {
+        p.to_ids[is] = (int32_t *)(s + h->route_id_at[is]);
+        p.to_weights[is] = (float *)(s + h->route_weight_at[is]);
+    }
+    cuda_routes(&p, h->n_route, c->n, e->stream);
+}
 
 static void head(struct call *c, const float *y)
 {
@@ -538,21 +571,23 @@ static void layers(struct call *c)
     struct cuda_engine *e = c->e;
     struct cuda_buffers *b = &e->b;
     const float *y = NULL; /* not yet added to the stream */
-    unsigned i_hand = 0;
+    unsigned i_hand = 0, i_route = 0;
     for (unsigned il = 0; il < e->h->n_dense_layer; il++) {
         const struct cuda_layer *l = &e->layer[il];
         norm(c, y, NULL, l->vec[SLOT_ATTN_NORM], &b->norm);
         attention(c, l, il);
         norm(c, b->y, l->vec[SLOT_O_BIAS], l->vec[SLOT_FFN_NORM], &b->norm);
         if (e->model->layer[il].is_moe) {
-            experts(c, l, i_hand);
+            experts(c, l, i_hand, i_route);
             i_hand += l->has_hand ? 1 : 0;
+            i_route += l->has_hand ? 0 : 1;
             y = NULL;
         } else {
             ffn(c, &l->m[SLOT_GATE], &l->m[SLOT_UP], &l->m[SLOT_DOWN], b->y);
             y = b->y;
         }
     }
+    send_routes(c);
     if (e->has_head) {
         head(c, y);
         return;

@@ -12,10 +12,11 @@
 #include "base/status.h"
 #include "gpu/exchange.h"
 
-/* From the environment: NUMOE_EMU_THREADS (1), NUMOE_EMU_DEVICES (1), NUMOE_EMU_VRAM (MiB of each
- * device, 1048576), NUMOE_EMU_X (f32 or bf16), and NUMOE_EMU_FAULT for fault.c. */
+/* From the environment: NUMOE_EMU_THREADS (1), NUMOE_EMU_DEVICES (1), NUMOE_EMU_AT_ONCE (most
+ * devices of a plan, 0: all), NUMOE_EMU_VRAM (MiB of each device, 1048576), NUMOE_EMU_X (f32 or
+ * bf16), and NUMOE_EMU_FAULT for fault.c. */
 struct emu_options {
-    unsigned n_thread, n_device, vram_mib;
+    unsigned n_thread, n_device, at_once, vram_mib;
     uint32_t x_type;
 };
 

@@ -19,6 +19,7 @@ static numoe_status read_options(struct emu_options *o, numoe_error *err)
     *o = (struct emu_options){.n_thread = 1, .n_device = 1, .vram_mib = 1u << 20};
     FORWARD_IF(knob_uint("NUMOE_EMU_THREADS", 1, 1024, &o->n_thread, err));
     FORWARD_IF(knob_uint("NUMOE_EMU_DEVICES", 0, EXCHANGE_MAX_DEVICE, &o->n_device, err));
+    FORWARD_IF(knob_uint("NUMOE_EMU_AT_ONCE", 0, EXCHANGE_MAX_DEVICE, &o->at_once, err));
     FORWARD_IF(knob_uint("NUMOE_EMU_VRAM", 1, 1u << 30, &o->vram_mib, err));
     if (x != NULL && strcmp(x, "f32") != 0 && strcmp(x, "bf16") != 0) {
         return status_fail(err, NUMOE_E_INPUT, "NUMOE_EMU_X: \"%s\" is neither f32 nor bf16", x);
@@ -41,6 +42,7 @@ static numoe_status hello(void *self, struct exchange_hello *hello, numoe_error 
         .block_tokens = 256,
         .max_tokens = 65536,
         .on_host = 1,
+        .max_plan_device = o->at_once,
     };
     if (o->n_device == 0) {
         snprintf(hello->trouble, sizeof hello->trouble, "no device was asked for");

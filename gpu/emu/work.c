@@ -9,6 +9,7 @@
 #include "dense/dense.h"
 #include "experts/experts.h"
 #include "experts/dispatch.h"
+#include "gpu/common/sizes.h"
 #include "gpu/emu/emu.h"
 #include "kernels/select.h"
 #include "numa/gate.h"
@@ -47,14 +48,8 @@ static bool is_last(const struct emu *e)
 
 static numoe_status check_model(const struct emu *e, numoe_error *err)
 {
-    const struct model_hparams *hp = &e->model->hp;
-    const struct exchange_header *h = e->h;
-    if (hp->n_layer != h->n_layer || hp->n_embd != h->n_embd || hp->n_vocab != h->n_vocab ||
-        hp->n_expert != h->n_expert || hp->n_expert_used != h->n_expert_used ||
-        e->model->gguf->n_part != h->n_part) {
-        return status_fail(err, NUMOE_E_FILE_MODEL, "the model is not the engine's");
-    }
-    return NUMOE_OK;
+    const struct exchange_model m = model_sizes(e->model);
+    return exchange_check_model(e->h, &m, err);
 }
 
 static bool is_ours(const struct shape *s, const void *arg)
@@ -271,11 +266,35 @@ static void ring_x(struct emu *e, struct worker *w, uint64_t hand)
     }
 }
 
-static void walk_experts(struct emu *e, struct worker *w, unsigned il, uint64_t *hand)
+/* The worker's own tokens of a layer whose experts are all here, for the result. */
+static void write_routes(const struct emu *e, struct worker *w, unsigned i_route, uint32_t lo,
+                         uint32_t hi)
+{
+    const struct exchange_header *h = e->h;
+    const uint64_t slot = e->step->number % 2;
+    const size_t k = h->n_expert_used, at = ((size_t)i_route * h->max_tokens + lo) * k;
+    const int32_t *ids;
+    const float *weights;
+    experts_choice(e->experts, w, &ids, &weights);
+    int32_t *to = (int32_t *)exchange_at(e->h, h->route_id_at[slot]) + at;
+    for (size_t i = 0; i < (hi - lo) * k; i++) {
+        to[i] = emu_fault_ids() ? INT32_MAX : ids[lo * k + i];
+    }
+    memcpy((float *)exchange_at(e->h, h->route_weight_at[slot]) + at, weights + lo * k,
+           (hi - lo) * k * sizeof *weights);
+}
+
+/* Numbers of the next hand-off, and of the next layer whose choices come with the result. */
+struct place_in_step {
+    uint64_t hand;
+    unsigned route;
+};
+
+static void walk_experts(struct emu *e, struct worker *w, unsigned il, struct place_in_step *next)
 {
     const unsigned n = e->step->n_token;
     const bool hands = e->layer[il].flags & EXCHANGE_LAYER_HAND;
-    const uint64_t slot = *hand % 2;
+    const uint64_t slot = next->hand % 2;
     uint32_t lo, hi;
     const struct act *x = dense_ffn_input(e->dense, w, il, experts_want_q8(e->experts, il));
     experts_route(e->experts, w, il, x, n);
@@ -285,15 +304,17 @@ static void walk_experts(struct emu *e, struct worker *w, unsigned il, uint64_t 
             write_x(e, slot, x->f, t);
         }
         write_choice(e, w, slot, lo, hi);
-        ring_x(e, w, *hand);
+        ring_x(e, w, next->hand);
+    } else if (e->layer[il].flags & EXCHANGE_LAYER_ROUTES) {
+        write_routes(e, w, next->route++, lo, hi);
     }
     experts_run(e->experts, w, il, x, n);
     if (hands) {
         if (w->ig == 0) {
-            wait_bell(&e->h->y, *hand);
+            wait_bell(&e->h->y, next->hand);
         }
         worker_all_barrier(w);
-        (*hand)++;
+        next->hand++;
     }
     experts_combine(e->experts, w, il, hands ? exchange_at(e->h, e->h->y_at[slot]) : NULL,
                     dense_stream(e->dense, w), lo, hi);
@@ -304,12 +325,12 @@ static void walk_experts(struct emu *e, struct worker *w, unsigned il, uint64_t 
 static void walk(struct worker *w, void *arg)
 {
     struct emu *e = arg;
-    uint64_t hand = e->step->first_hand;
+    struct place_in_step next = {.hand = e->step->first_hand};
     dense_embed(e->dense, w);
     for (unsigned il = 0; il < e->h->n_dense_layer; il++) {
         dense_attention(e->dense, w, il);
         if (e->model->layer[il].is_moe) {
-            walk_experts(e, w, il, &hand);
+            walk_experts(e, w, il, &next);
         } else {
             dense_ffn(e->dense, w, il);
         }
@@ -319,11 +340,11 @@ static void walk(struct worker *w, void *arg)
         return;
     }
     const size_t d = e->h->n_embd;
-    float *to = exchange_at(e->h, e->h->x_at[hand % 2]);
+    float *to = exchange_at(e->h, e->h->x_at[next.hand % 2]);
     uint32_t lo, hi;
     dense_own_tokens(w, e->step->n_token, &lo, &hi);
     memcpy(to + lo * d, dense_stream(e->dense, w) + lo * d, (hi - lo) * d * sizeof *to);
-    ring_x(e, w, hand);
+    ring_x(e, w, next.hand);
 }
 
 static void map_blocks(const struct emu *e, uint64_t slot)

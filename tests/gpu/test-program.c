@@ -18,6 +18,8 @@
 #include "tests/unit/npy.h"
 #include "tests/unit/testdata.h"
 
+#define MAX_TOKENS 256u /* of a step */
+
 static unsigned n_test, n_failed;
 
 static void result(bool ok, const char *name, double value, double limit)
@@ -144,6 +146,7 @@ struct rig {
     const struct model *m;
     struct experts experts;
     uint64_t step, hand;
+    int32_t *chosen; /* [layers with experts, max_tokens, k] of the last step; NULL: not kept */
 };
 
 struct variant {
@@ -179,12 +182,22 @@ static void fill_tables(struct rig *r, const char *path, const struct variant *v
             }
         }
         layer[il].hot1 = n;
-        layer[il].flags =
-            r->m->layer[il].is_moe && n - layer[il].hot0 < h->n_expert ? EXCHANGE_LAYER_HAND : 0;
+        layer[il].flags = !r->m->layer[il].is_moe            ? 0
+                          : n - layer[il].hot0 < h->n_expert ? EXCHANGE_LAYER_HAND
+                                                             : EXCHANGE_LAYER_ROUTES;
     }
     for (unsigned i = 0; i < h->max_seq * h->max_seq_block; i++) {
         table[i] = (i * 7 + 3) % h->n_block; /* blocks in no order; 7 and n_block have no factor */
     }
+}
+
+static uint32_t count_moe(const struct model *m)
+{
+    uint32_t n = 0;
+    for (unsigned il = 0; il < m->hp.n_layer; il++) {
+        n += m->layer[il].is_moe ? 1 : 0;
+    }
+    return n;
 }
 
 static uint32_t count_hot(const struct model *m, const struct variant *v)
@@ -224,6 +237,7 @@ static void rig_start(struct rig *r, const char *program, const char *path, cons
                                          .n_expert_used = hp->n_expert_used,
                                          .n_dense_layer = hp->n_layer,
                                          .n_hot = count_hot(r->m, v),
+                                         .n_route = v->hot_of_ten == 10 ? count_moe(r->m) : 0,
                                          .max_tokens = max_tokens,
                                          .max_logits = MIN(max_tokens, 256u),
                                          .max_seq = 3,
@@ -259,7 +273,32 @@ static void wait_for(struct rig *r, const struct exchange_bell *bell, uint64_t v
     }
 }
 
-static void answer(struct rig *r, unsigned il, unsigned n)
+static void keep_choice(struct rig *r, unsigned i_moe, const int32_t *ids, unsigned n)
+{
+    const struct exchange_header *h = r->h;
+    int32_t *to = r->chosen + (size_t)i_moe * h->max_tokens * h->n_expert_used;
+    for (unsigned i = 0; r->chosen != NULL && i < n * h->n_expert_used; i++) {
+        to[i] = ids[i] < 0 ? EXCHANGE_HOT(ids[i]) : ids[i];
+    }
+}
+
+/* Layers without hand-off: their choices have come with the result. */
+static void keep_routes(struct rig *r, unsigned n)
+{
+    const struct exchange_header *h = r->h;
+    const struct exchange_layer *layer = exchange_at(r->h, h->layer_at);
+    const int32_t *ids = exchange_at(r->h, h->route_id_at[r->step % 2]);
+    unsigned i_moe = 0;
+    for (unsigned il = 0; il < h->n_layer; il++) {
+        if (layer[il].flags & EXCHANGE_LAYER_ROUTES) {
+            keep_choice(r, i_moe, ids, n);
+            ids += (size_t)h->max_tokens * h->n_expert_used;
+        }
+        i_moe += r->m->layer[il].is_moe ? 1 : 0;
+    }
+}
+
+static void answer(struct rig *r, unsigned il, unsigned i_moe, unsigned n)
 {
     struct exchange_header *h = r->h;
     const unsigned slot = ++r->hand % 2, k = h->n_expert_used, d = h->n_embd;
@@ -267,6 +306,7 @@ static void answer(struct rig *r, unsigned il, unsigned n)
     const float *x = exchange_at(h, h->x_at[slot]), *w = exchange_at(h, h->weight_at[slot]);
     const int32_t *ids = exchange_at(h, h->id_at[slot]);
     float *y = exchange_at(h, h->y_at[slot]);
+    keep_choice(r, i_moe, ids, n);
     if (r->experts.slot == NULL) {
         exchange_bell_ring(&h->y, r->hand);
         return;
@@ -303,12 +343,15 @@ static const float *rig_step(struct rig *r, const int32_t *ids, unsigned first, 
     }
     gpu_program_ring_step(r->program, number);
     const struct exchange_layer *layer = exchange_at(h, h->layer_at);
+    unsigned i_moe = 0;
     for (unsigned il = 0; il < h->n_layer; il++) {
         if (layer[il].flags & EXCHANGE_LAYER_HAND) {
-            answer(r, il, n);
+            answer(r, il, i_moe, n);
         }
+        i_moe += r->m->layer[il].is_moe ? 1 : 0;
     }
     wait_for(r, &h->result, number);
+    keep_routes(r, n);
     return exchange_at(h, h->logits_at[slot]);
 }
 
@@ -354,26 +397,63 @@ static bool skipped(const json_t *rows, unsigned t)
     return false;
 }
 
+static int by_number(const void *a, const void *b)
+{
+    return *(const int32_t *)a - *(const int32_t *)b;
+}
+
+/* Choices of the last step, tokens [t0, t0 + n), that are not the reference's [layers, T, k], as
+ * sets: it orders by weight. Rows that begin below 0 are not compared. */
+static unsigned wrong_choices(struct rig *r, const struct npy *want, unsigned t0, unsigned n)
+{
+    const unsigned k = r->h->n_expert_used, n_moe = count_moe(r->m);
+    unsigned wrong = 0;
+    for (unsigned i = 0; i < n_moe * n; i++) {
+        const unsigned layer = i / n, t = i % n;
+        int32_t *got = r->chosen + ((size_t)layer * r->h->max_tokens + t) * k;
+        int32_t *row = (int32_t *)want->data + (layer * want->dim[1] + t0 + t) * k;
+        qsort(got, k, sizeof *got, by_number);
+        qsort(row, k, sizeof *row, by_number);
+        wrong += row[0] >= 0 && memcmp(got, row, k * sizeof *got) != 0 ? 1 : 0;
+    }
+    return wrong;
+}
+
+static struct npy read_reference(const char *dir, const char *what, const char *which,
+                                 const char *dtype)
+{
+    char path[512];
+    struct npy a;
+    snprintf(path, sizeof path, "%s/%s_%s.npy", dir, what, which);
+    if (!npy_read(path, dtype, &a)) {
+        printf("Bail out! %s cannot be read\n", path);
+        exit(99);
+    }
+    return a;
+}
+
 /* The prompt in chunks; the distance over all rows, and the worst row's. */
 static void compare_prompt(struct rig *r, const char *fixture, const char *dir, const json_t *ref,
                            const char *which, const struct variant *v, unsigned row)
 {
-    char path[512], key[64], name[256];
+    char key[64], name[256];
     unsigned n, n_vocab = r->h->n_vocab, worst_row = 0;
-    struct npy want;
     double sum = 0, worst = 0;
+    unsigned wrong = 0;
     snprintf(key, sizeof key, "prompt_%s", which);
     int32_t *ids = int_array(json_object_get(json_object_get(ref, key), "ids"), &n);
     const json_t *skip = json_object_get(json_object_get(ref, "skip_rows"), which);
-    snprintf(path, sizeof path, "%s/logits_%s.npy", dir, which);
-    if (!npy_read(path, "<f4", &want)) {
-        printf("Bail out! %s cannot be read\n", path);
+    const struct npy want = read_reference(dir, "logits", which, "<f4");
+    const struct npy want_routes = read_reference(dir, "routes", which, "<i4");
+    if (want_routes.n != (size_t)count_moe(r->m) * n * r->h->n_expert_used) {
+        printf("Bail out! %s has other routes\n", dir);
         exit(99);
     }
     unsigned n_row = 0;
     for (unsigned t0 = 0; t0 < n; t0 += v->chunk) {
         const unsigned some = MIN(v->chunk, n - t0);
         const float *logits = rig_step(r, ids + t0, t0, some, some, row);
+        wrong += wrong_choices(r, &want_routes, t0, some);
         for (unsigned t = t0; t < t0 + some; t++) {
             const double d = distance(logits + (size_t)(t - t0) * n_vocab,
                                       (const float *)want.data + (size_t)t * n_vocab, n_vocab);
@@ -391,7 +471,13 @@ static void compare_prompt(struct rig *r, const char *fixture, const char *dir, 
     snprintf(name, sizeof name, "%s, %s, %s (worst row %u: %.2g)", fixture, which, v->name,
              worst_row, worst);
     result(all <= v->limit, name, all, v->limit);
+    if (v->float_mode == EXCHANGE_FLOAT_F32) {
+        snprintf(name, sizeof name, "%s, %s, %s: other choices of experts", fixture, which,
+                 v->name);
+        result(wrong == 0, name, wrong, 0);
+    }
     free(want.data);
+    free(want_routes.data);
     free(ids);
 }
 
@@ -435,9 +521,11 @@ static void test_fixture(const char *program, const char *fixtures, const char *
     }
     snprintf(path, sizeof path, "%s/reference.json", dir);
     json_t *ref = json_load_file(path, 0, NULL);
-    struct rig r = {.m = m, .experts = experts_new(m)};
+    const size_t n_choice = (size_t)count_moe(m) * MAX_TOKENS * m->hp.n_expert_used;
+    struct rig r = {
+        .m = m, .experts = experts_new(m), .chosen = must(calloc(n_choice, sizeof *r.chosen))};
     for (unsigned i = 0; i < ARRAY_LEN(variants); i++) {
-        rig_start(&r, program, real, &variants[i], 256, 256);
+        rig_start(&r, program, real, &variants[i], 256, MAX_TOKENS);
         compare_prompt(&r, fixture, dir, ref, "long", &variants[i], 0);
         compare_prompt(&r, fixture, dir, ref, "short", &variants[i], 1);
         if (variants[i].float_mode == EXCHANGE_FLOAT_F32) {
@@ -446,6 +534,7 @@ static void test_fixture(const char *program, const char *fixtures, const char *
         gpu_program_stop(r.program);
     }
     experts_free(&r.experts);
+    free(r.chosen);
     json_decref(ref);
     model_close(m);
 }

@@ -78,14 +78,18 @@ Test(exchange, sizes_out_of_range_are_refused)
         const char *name;
         size_t at;
     } field[] = {
-        FIELD(magic),         FIELD(version),       FIELD(n_part),     FIELD(n_layer),
-        FIELD(n_embd),        FIELD(n_vocab),       FIELD(n_expert),   FIELD(n_expert_used),
-        FIELD(n_device),      FIELD(n_dense_layer), FIELD(n_hot),      FIELD(max_tokens),
-        FIELD(max_logits),    FIELD(max_seq),       FIELD(n_block),    FIELD(block_tokens),
-        FIELD(max_seq_block), FIELD(x_type),        FIELD(float_mode), FIELD(kv_type),
-        FIELD(path_bytes),    FIELD(path_at),       FIELD(layer_at),   FIELD(hot_at),
-        FIELD(table_at),      FIELD(segment_bytes), FIELD(device),     FIELD(step_at),
-        FIELD(x_at),          FIELD(y_at),          FIELD(logits_at),
+        FIELD(magic),           FIELD(version),       FIELD(n_part),
+        FIELD(n_layer),         FIELD(n_embd),        FIELD(n_vocab),
+        FIELD(n_expert),        FIELD(n_expert_used), FIELD(n_device),
+        FIELD(n_dense_layer),   FIELD(n_hot),         FIELD(max_tokens),
+        FIELD(max_logits),      FIELD(max_seq),       FIELD(n_block),
+        FIELD(block_tokens),    FIELD(max_seq_block), FIELD(x_type),
+        FIELD(float_mode),      FIELD(kv_type),       FIELD(path_bytes),
+        FIELD(path_at),         FIELD(layer_at),      FIELD(hot_at),
+        FIELD(table_at),        FIELD(segment_bytes), FIELD(device),
+        FIELD(step_at),         FIELD(x_at),          FIELD(y_at),
+        FIELD(logits_at),       FIELD(n_route),       FIELD(route_id_at),
+        FIELD(route_weight_at),
     };
     uint64_t bytes;
     uint8_t *segment = new_segment(&bytes);
@@ -121,7 +125,55 @@ Test(exchange, tables_are_checked)
     path[7] = 0;
     path[0] = 'm';
     refuses(segment, bytes, "a relative path");
+    path[0] = '/';
+    layer[1].flags = EXCHANGE_LAYER_ROUTES;
+    refuses(segment, bytes, "routes of a layer whose experts are not all hot");
+    layer[1].flags = EXCHANGE_LAYER_HAND | EXCHANGE_LAYER_ROUTES;
+    refuses(segment, bytes, "routes of a layer with a hand-off");
     free(segment);
+}
+
+Test(exchange, layers_with_routes_are_counted)
+{
+    struct exchange_sizes s = sizes;
+    struct exchange_header h;
+    numoe_error err = {0};
+    s.n_hot = 4;
+    s.n_route = 1;
+    cr_assert_eq(exchange_layout(&s, &h, &err), NUMOE_OK, "%s", err.text);
+    h.n_device = 1;
+    uint8_t *segment = aligned_alloc(EXCHANGE_ALIGN, h.segment_bytes);
+    memset(segment, 0, h.segment_bytes);
+    memcpy(segment, &h, sizeof h);
+    memcpy(exchange_at(segment, h.path_at), "/m.gguf", 8);
+    struct exchange_layer *layer = exchange_at(segment, h.layer_at);
+    uint32_t *hot = exchange_at(segment, h.hot_at);
+    layer[0] = (struct exchange_layer){.flags = EXCHANGE_LAYER_HAND};
+    layer[1] = (struct exchange_layer){.flags = EXCHANGE_LAYER_ROUTES, .hot1 = 4};
+    for (uint32_t i = 0; i < 4; i++) {
+        hot[i] = i;
+    }
+    cr_expect_eq(exchange_check(segment, h.segment_bytes, &err), NUMOE_OK, "%s", err.text);
+    cr_expect_eq(h.route_weight_at[0] - h.route_id_at[0], 128, "8 tokens of 2 choices in a line");
+    cr_expect_eq(exchange_step_hands(segment), 2, "no hand-off for layer 1");
+    layer[1].flags = 0;
+    refuses(segment, h.segment_bytes, "routes that no layer has");
+    free(segment);
+}
+
+Test(exchange, another_model_is_told_from_the_engines)
+{
+    struct exchange_header h;
+    numoe_error err = {0};
+    struct exchange_model m = {1, 3, 64, 100, 4, 2};
+    cr_assert_eq(exchange_layout(&sizes, &h, &err), NUMOE_OK, "%s", err.text);
+    cr_expect_eq(exchange_check_model(&h, &m, &err), NUMOE_OK, "%s", err.text);
+    uint32_t *field = &m.n_part;
+    for (unsigned i = 0; i < sizeof m / sizeof *field; i++) {
+        field[i]++;
+        cr_expect_eq(exchange_check_model(&h, &m, &err), NUMOE_E_FILE_MODEL, "field %u", i);
+        field[i]--;
+    }
 }
 
 /* ------------------------------------------------------------------ step */
@@ -300,7 +352,8 @@ Test(gpu_plan, without_hand_offs_where_all_experts_are_hot)
         r.keep_hands = keep;
         cr_assert_eq(gpu_plan_make(&r, &p, NULL), NUMOE_OK);
         cr_expect_eq(p.n_hot, 16);
-        cr_expect_eq(p.layer[0].flags, keep ? EXCHANGE_LAYER_HAND : 0);
+        cr_expect_eq(p.layer[0].flags, keep ? EXCHANGE_LAYER_HAND : EXCHANGE_LAYER_ROUTES);
+        cr_expect_eq(p.n_route, keep ? 0 : N_LAYER);
         gpu_plan_fini(&p);
     }
 }
