@@ -40,8 +40,9 @@ const struct command command_doctor = {
         "\n"
         "Looks at this machine's settings and this process's limits, and says of each whether it\n"
         "is well (ok), costs something in some situations (note) or costs speed or memory\n"
-        "(warning), with the command that mends it. Changes nothing; the exit status is 0 with\n"
-        "warnings too.\n"
+        "(warning), with the command that mends it. Of GPUs it says what the PCI bus shows, and\n"
+        "what the GPU program finds (numoe-gpu-cuda, or NUMOE_GPU_PROGRAM), which is started for\n"
+        "that. Changes nothing; the exit status is 0 with warnings too.\n"
         "\n"
         "      --json            for programs\n"
         "  -h, --help            this text\n",

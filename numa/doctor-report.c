@@ -1,4 +1,4 @@
-/* Owns numoe_doctor_report(): findings as text and as JSON. What is found is numa/doctor.c's. */
+/* Owns findings as text and as JSON. What is found is numa/doctor.c's. */
 #include <jansson.h>
 
 #include "base/mem.h"
@@ -53,20 +53,4 @@ numoe_status doctor_print_json(const struct doctor_report *report, FILE *out, nu
     return rc == 0 && !ferror(out)
                ? NUMOE_OK
                : status_fail(err, NUMOE_E_FILE_WRITE, "the report cannot be written");
-}
-
-numoe_status numoe_doctor_report(numoe_report_format format, FILE *out, numoe_error *err)
-{
-    struct world *world;
-    struct doctor_report report;
-    if (format != NUMOE_REPORT_TEXT && format != NUMOE_REPORT_JSON) {
-        return status_fail(err, NUMOE_E_INPUT, "the report is written as text or as JSON only");
-    }
-    FORWARD_IF(world_new_native("", &world, err));
-    doctor_examine(world, &report);
-    world_free(world);
-    FORWARD_IF(format == NUMOE_REPORT_JSON ? doctor_print_json(&report, out, err)
-                                           : doctor_print_text(&report, out, err));
-    return fflush(out) == 0 ? NUMOE_OK
-                            : status_fail(err, NUMOE_E_FILE_WRITE, "the report cannot be written");
 }

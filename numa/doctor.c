@@ -544,7 +544,7 @@ static const struct check {
     {"SMT", check_smt},
     {"frequency", check_governor},
 };
-_Static_assert(ARRAY_LEN(checks) <= DOCTOR_MAX_CHECK, "a report has room for all checks");
+_Static_assert(ARRAY_LEN(checks) < DOCTOR_MAX_FINDING / 2, "a report has room for all checks");
 
 /* A page of our own: is it bound where it is told, and is it found. */
 static void probe_calls(struct exam *e)
@@ -593,6 +593,7 @@ void doctor_examine(struct world *world, struct doctor_report *report)
         f->check = checks[i].name;
         checks[i].look(&e, f);
     }
+    doctor_look_for_gpus(e.root, report);
     cgroup_fini(&e.limits);
     hwloc_bitmap_free(e.nodes);
     hwloc_bitmap_free(e.cpus);

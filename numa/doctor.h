@@ -19,16 +19,20 @@ struct doctor_finding {
     const char *cost, *mend; /* a sentence; a command. NULL where it is well */
 };
 
-#define DOCTOR_MAX_CHECK 24
+#define DOCTOR_MAX_FINDING 64 /* checks, and lines on GPUs: more of them are not listed */
 
 struct doctor_report {
-    struct doctor_finding finding[DOCTOR_MAX_CHECK];
-    unsigned n_finding;
+    struct doctor_finding finding[DOCTOR_MAX_FINDING];
+    unsigned n_finding, n_gpu;
 };
 
 /* Reads below the world's root and tries its calls on a page of its own. What cannot be read is not
  * complained of. */
 void doctor_examine(struct world *world, struct doctor_report *report);
+
+/* A finding on each NVIDIA GPU of the PCI bus below root, or that there is none; part of
+ * doctor_examine(). */
+void doctor_look_for_gpus(const char *root, struct doctor_report *report);
 
 numoe_status doctor_print_text(const struct doctor_report *report, FILE *out, numoe_error *err);
 numoe_status doctor_print_json(const struct doctor_report *report, FILE *out, numoe_error *err);

@@ -4,7 +4,7 @@ core_sources += \
 	numa/audit.c numa/audit.h \
 	numa/bandwidth.c numa/bandwidth.h \
 	numa/cgroup.c numa/cgroup.h \
-	numa/doctor-report.c numa/doctor.c numa/doctor.h \
+	numa/doctor-gpu.c numa/doctor-report.c numa/doctor.c numa/doctor.h \
 	numa/gate.c numa/gate.h \
 	numa/pages.c numa/pages.h \
 	numa/pool.c numa/pool.h numa/pool_gate.h \

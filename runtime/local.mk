@@ -1,6 +1,7 @@
 bundled_sources += runtime/bundled.c runtime/bundled.h runtime/gpu-find.c
 core_sources += \
 	runtime/batch.c runtime/batch-seq.c runtime/batch-seq.h \
+	runtime/doctor.c \
 	runtime/engine.c runtime/engine.h \
 	runtime/generate.c \
 	runtime/mode.c runtime/mode.h \

@@ -426,3 +426,58 @@ Test(doctor, this_machine)
         fclose(out);
     }
 }
+
+/* ------------------------------------------------------------------ GPUs */
+
+#define PCI "/sys/bus/pci/devices"
+
+static void put_pci(const char *slot, const char *vendor, const char *class, const char *node,
+                    const char *width, const char *driver)
+{
+    const struct {
+        const char *name, *text;
+    } file[] = {
+        {"vendor", vendor},
+        {"class", class},
+        {"device", "0x2335"},
+        {"numa_node", node},
+        {"current_link_width", width},
+        {"max_link_width", "16"},
+        {"uevent", driver},
+        {"current_link_speed", "2.5 GT/s PCIe"},
+        {"max_link_speed", "32.0 GT/s PCIe"},
+    };
+    for (size_t i = 0; i < ARRAY_LEN(file); i++) {
+        char path[128];
+        snprintf(path, sizeof path, PCI "/%s/%s", slot, file[i].name);
+        put(path, file[i].text);
+    }
+}
+
+Test(doctor, gpus_are_those_of_the_pci_bus)
+{
+    expect("GPU", DOCTOR_OK, "no NVIDIA GPU", NULL);
+    put_pci("0000:02:00.0", "0x1a03", "0x030000", "0", "1", "DRIVER=ast\n");
+    put_pci("0000:03:00.0", "0x10de", "0x040300", "0", "16", "DRIVER=snd_hda_intel\n");
+    expect("GPU", DOCTOR_OK, "no NVIDIA GPU", NULL);
+    put_pci("0000:3b:00.0", "0x10de", "0x030200", "1", "16", "PCI_ID=10DE:2335\nDRIVER=nvidia\n");
+    put("/sys/module/nvidia/version", "580.65.06\n");
+    expect("GPU", DOCTOR_OK,
+           "NVIDIA 2335 at 0000:3b:00.0, node 1, driver 580.65.06, PCIe x16 of x16, 2.5 of 32.0 "
+           "GT/s now",
+           NULL);
+}
+
+Test(doctor, a_narrow_link_and_a_missing_driver_are_told)
+{
+    put_pci("0000:3b:00.0", "0x10de", "0x030200", "-1", "8", "DRIVER=nvidia\n");
+    expect("GPU", DOCTOR_NOTE, "node not known, driver nvidia, PCIe x8 of x16", "lspci");
+    put_pci("0000:3b:00.0", "0x10de", "0x030200", "0", "8", "PCI_CLASS=30200\n");
+    expect("GPU", DOCTOR_NOTE, "without a driver, PCIe x8", "modprobe nvidia");
+    put_pci("0000:3b:00.0", "0x10de", "0x030200", "0", "16", "DRIVER=vfio-pci\n");
+    expect("GPU", DOCTOR_NOTE, "with the driver vfio-pci", "modprobe nvidia");
+    put_pci("0000:5e:00.0", "0x10de", "0x030200", "0", "16", "DRIVER=nvidia\n");
+    struct doctor_report report;
+    examine(&report);
+    cr_expect_eq(report.n_gpu, 2);
+}
