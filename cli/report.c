@@ -146,8 +146,7 @@ void report_engine(const numoe_engine *engine)
     if (info->gpu) {
         fprintf(stderr, "gpu        %s\n", info->gpu);
     }
-    fprintf(stderr, "compute    %s kernels, KV cache %s, ", info->isa,
-            kv_type_name(info->kv_type));
+    fprintf(stderr, "compute    %s kernels, KV cache %s, ", info->isa, kv_type_name(info->kv_type));
     print_scaled(stderr, (double)info->active_bytes, "B");
     fputs(" of weights a token\n", stderr);
 }
@@ -249,7 +248,7 @@ void report_generation(numoe_engine *engine, const numoe_generate_result *r, siz
 {
     const numoe_engine_info *info = numoe_engine_get_info(engine);
     double tokens_per_s = rate(n_evaluated, r->generate_seconds);
-    double used_bps = tokens_per_s * (double)info->active_bytes;
+    double used_bps = rate(r->generate_bytes, r->generate_seconds);
 
     fprintf(stderr, "\nprompt     %zu token%s in %.2f s, %.1f tokens/s\n", r->n_prompt,
             r->n_prompt == 1 ? "" : "s", r->prompt_seconds, rate(r->n_prompt, r->prompt_seconds));
@@ -257,7 +256,8 @@ void report_generation(numoe_engine *engine, const numoe_generate_result *r, siz
             r->n_generated == 1 ? "" : "s", r->generate_seconds, tokens_per_s,
             finish_text(r->finish));
     double possible_bps = numoe_engine_bandwidth(engine);
-    fprintf(stderr, "memory     %.2f GB/s of weights", used_bps * 1e-9);
+    fprintf(stderr, "memory     %.2f GB/s of weights%s", used_bps * 1e-9,
+            info->gpu ? " outside the GPU" : "");
     if (possible_bps > 0) {
         fprintf(stderr, ", %.0f %% of the %.1f GB/s that the workers can read",
                 used_bps / possible_bps * 100, possible_bps * 1e-9);

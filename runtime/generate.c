@@ -114,6 +114,17 @@ static numoe_status prepare(numoe_session *s, numoe_error *err)
     return NUMOE_OK;
 }
 
+/* Of weights that the workers have read so far, wherever they lie. */
+static uint64_t bytes_read(const numoe_engine *e)
+{
+    uint64_t sum = 0;
+    for (unsigned in = 0; in < e->info.n_node; in++) {
+        const struct traffic t = step_traffic(e->step, in);
+        sum += t.local_bytes + t.remote_bytes + t.file_bytes;
+    }
+    return sum;
+}
+
 numoe_status numoe_generate(numoe_session *session, numoe_sampler *sampler,
                             const numoe_generate_params *params, numoe_generate_result *result,
                             numoe_error *err)
@@ -129,6 +140,7 @@ numoe_status numoe_generate(numoe_session *session, numoe_sampler *sampler,
     r.n_prompt = numoe_session_pending(session);
     numoe_status status = evaluate_prompt(session, params, err);
     r.prompt_seconds = (middle = clock_seconds()) - start;
+    const uint64_t before = bytes_read(session->engine);
     if (status == NUMOE_OK) {
         status = generate_tokens(session, sampler, &stream, &r.finish, &r.n_generated, err);
     }
@@ -137,6 +149,7 @@ numoe_status numoe_generate(numoe_session *session, numoe_sampler *sampler,
         status = NUMOE_OK;
     }
     r.generate_seconds = clock_seconds() - middle;
+    r.generate_bytes = bytes_read(session->engine) - before;
     if (r.finish != NUMOE_FINISH_STOP) {
         numoe_status end_status = stream_end(&stream, status == NUMOE_OK ? err : NULL);
         status = status == NUMOE_OK ? end_status : status;

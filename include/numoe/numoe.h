@@ -137,9 +137,11 @@ typedef struct numoe_engine_params {
     numoe_mode mode;             /* THROUGHPUT is refused where numoe_engine_set_mode() would */
     double node_bps;             /* read bandwidth of each node; 0: measured, or the platform's word */
     const char *chat_template;   /* in place of the file's own (NULL): a built-in name or a text */
-    const char *gpu;             /* NULL or "none"; "auto": numoe-gpu-cuda, if it is there and finds a GPU; "cuda",
-                                    "emu"; or the path of a program that speaks docs/exchange.md */
-    const char *gpu_devices;     /* NULL: all; or their numbers, "0,1" */
+    const char *gpu;             /* NULL or "none"; "cuda", "emu", or the path of a program that
+                                    speaks docs/exchange.md: an error where it does not start or load;
+                                    "auto": numoe-gpu-cuda, where that is a warning */
+    const char *gpu_devices;     /* their numbers as the program counts, "0,1"; NULL: the first, as
+                                    many as the program works with (numoe-gpu-cuda: one) */
     uint64_t vram_budget_bytes;  /* of each GPU; 0: what is free */
     unsigned gpu_experts;        /* routed experts that the GPUs have too; ..._AUTO: as many as fit */
     double gpu_expert_percent;   /* or, if above 0, percent of all */
@@ -479,6 +481,8 @@ typedef struct numoe_generate_result {
     numoe_finish finish;
     size_t n_prompt, n_generated;      /* tokens evaluated before, and sampled */
     double prompt_seconds, generate_seconds;
+    uint64_t generate_bytes;           /* of weights that the workers read in generate_seconds; a
+                                          GPU's own reads are not among them */
 } numoe_generate_result;
 
 /* Evaluates what is pending, then samples and evaluates until a reason to finish. The sampled ids
