@@ -195,7 +195,9 @@ static int load(struct batch_job *job, const numoe_engine_params *params)
 
     model.params = *params;
     model.quiet = model.quiet || !team_is_root(job);
-    prefer_replicas(&model);
+    if (!params->peers) {
+        prefer_replicas(&model);
+    }
     return open_engine(&model, &job->engine);
 }
 

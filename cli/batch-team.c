@@ -107,6 +107,7 @@ static uint64_t hash_text(uint64_t hash, const char *text)
 /* All that must be the same for all, but for the model. */
 static uint64_t hash_command(const struct batch_options *o)
 {
+    const numoe_engine_params *params = &o->model.params;
     json_t *options = job_describe_options(o);
     char *text = json_dumps(options, JSON_COMPACT);
     uint64_t hash = hash_text(0, numoe_version());
@@ -115,6 +116,11 @@ static uint64_t hash_command(const struct batch_options *o)
     hash = hash_text(hash, o->output);
     hash = hash_text(hash, o->ordered ? "ordered" : "");
     hash = hash_text(hash, text ? text : "");
+    hash = journal_hash(hash, &params->defer_experts, sizeof params->defer_experts);
+    hash = hash_text(hash, o->expert_parallel ? "expert-parallel" : "");
+    if (o->expert_parallel) {
+        hash = journal_hash(hash, &params->chunk_tokens, sizeof params->chunk_tokens);
+    }
     free(text);
     json_decref(options);
     return hash;
@@ -144,7 +150,11 @@ int team_join(struct batch_job *job, numoe_engine_params *params)
     char who[48];
 
     if (job->o->n_shard > 1 || !cluster_is_wanted()) {
-        return EXIT_OK;
+        return !job->o->expert_parallel
+                   ? EXIT_OK
+                   : fail(EXIT_INPUT,
+                          "--expert-parallel: this process is alone: start several with mpirun or "
+                          "srun --mpi=pmix, without --shard");
     }
     t = calloc(1, sizeof *t);
     if (t == NULL) {
@@ -173,6 +183,7 @@ int team_join(struct batch_job *job, numoe_engine_params *params)
                                   other);
     }
     divide_machine(job, params);
+    params->peers = job->o->expert_parallel ? cluster_peers(t->c) : NULL;
     return team_agree(job, read_patience(t));
 }
 
@@ -263,6 +274,14 @@ int team_agree_model(struct batch_job *job, int exit_status)
                    : fail(EXIT_INPUT, "rank %u has another model under the same name", other);
     }
     other = find_other(t, hash_text(0, numoe_engine_get_info(job->engine)->isa));
+    if (other < t->n && job->o->expert_parallel) {
+        return t->rank > 0
+                   ? EXIT_LACKING
+                   : fail(EXIT_LACKING,
+                          "rank %u computes with other kernels than rank 0 (%s), which round "
+                          "otherwise: NUMOE_ISA makes them equal",
+                          other, numoe_engine_get_info(job->engine)->isa);
+    }
     if (other < t->n && t->rank == 0) {
         warn("rank %u computes with other kernels than rank 0 (%s): results may differ in rounding "
              "by who computes them; NUMOE_ISA makes them equal",
@@ -285,7 +304,8 @@ void team_report(const struct batch_job *job)
     }
     n_share = cluster_same_cpus(t->c, &index);
     n_machine = cluster_n_machine(t->c);
-    fprintf(stderr, "ranks      %u on %u machine%s", t->n, n_machine, n_machine == 1 ? "" : "s");
+    fprintf(stderr, "ranks      %u on %u machine%s%s", t->n, n_machine, n_machine == 1 ? "" : "s",
+            job->o->expert_parallel ? ", each with a part of the experts" : "");
     if (n_share > 1) {
         fprintf(stderr,
                 ", not bound: %u may use the same %u CPUs and take a part each, whole NUMA nodes "
@@ -527,6 +547,28 @@ int team_talk(struct batch_job *job)
         }
     }
     return exit_status;
+}
+
+bool team_is_in_step(const struct batch_job *job)
+{
+    return job->team && job->o->expert_parallel;
+}
+
+bool team_go_on(struct batch_job *job, bool wanted)
+{
+    if (!team_is_in_step(job)) {
+        return wanted;
+    }
+    char go = wanted;
+    cluster_share(job->team->c, &go, sizeof go);
+    return go != 0;
+}
+
+void team_give_up(struct batch_job *job, int exit_status)
+{
+    if (team_is_in_step(job)) {
+        cluster_abort(job->team->c, exit_status);
+    }
 }
 
 bool team_is_over(const struct batch_job *job)

@@ -27,6 +27,14 @@ void team_report(const struct batch_job *job); /* who is there, on stderr; alone
 
 /* ------------------------------------------------------------------ while working */
 
+/* With --expert-parallel all ranks take their steps together, also those without requests. */
+bool team_is_in_step(const struct batch_job *job);
+/* Before each step: whether there is one. Where ranks are in step, the root's word counts for all.
+ */
+bool team_go_on(struct batch_job *job, bool wanted);
+/* Where ranks are in step, nobody can go on without this one: ends all. Else returns. */
+void team_give_up(struct batch_job *job, int exit_status);
+
 /* Takes and answers messages. EXIT_OK, or what ends the work. */
 int team_talk(struct batch_job *job);
 /* How many requests the root takes for itself now, if n_waiting wait and it would like to have

@@ -244,7 +244,9 @@ static int step(struct batch_job *job)
     numoe_error err;
 
     if (numoe_batch_step(job->batch, &err) != NUMOE_OK) {
-        return fail_status(&err);
+        const int exit_status = fail_status(&err);
+        team_give_up(job, exit_status);
+        return exit_status;
     }
     job->step_seconds = now_seconds() - start;
     return collect(job);
@@ -258,7 +260,7 @@ static int turn(struct batch_job *job)
     if (exit_status == EXIT_OK) {
         exit_status = feed(job);
     }
-    const bool awake = has_work(job);
+    const bool awake = has_work(job) || team_is_in_step(job);
     if (exit_status == EXIT_OK && awake) {
         exit_status = step(job);
     }
@@ -275,8 +277,11 @@ static int follow(struct batch_job *job)
 {
     int exit_status = EXIT_OK;
 
-    while (exit_status == EXIT_OK && !team_is_over(job)) {
+    while (team_go_on(job, exit_status == EXIT_OK && !team_is_over(job))) {
         exit_status = turn(job);
+        if (exit_status != EXIT_OK) {
+            team_give_up(job, exit_status);
+        }
     }
     return team_follow_end(job, exit_status);
 }
@@ -298,8 +303,9 @@ int job_work(struct batch_job *job)
         return follow(job);
     }
     job_begin_progress(job);
-    while (exit_status == EXIT_OK && job->n_done + job->n_too_large < job->n_total &&
-           !(reason = stop_reason(job))) {
+    while (team_go_on(job, exit_status == EXIT_OK &&
+                               job->n_done + job->n_too_large < job->n_total &&
+                               !(reason = stop_reason(job)))) {
         exit_status = turn(job);
     }
     exit_status = end(job, exit_status);

@@ -25,6 +25,7 @@ static const struct option options[] = {
     {"shard", required_argument, NULL, OPT_SHARD},
     {"time-left", required_argument, NULL, OPT_TIME_LEFT},
     {"max-seqs", required_argument, NULL, OPT_MAX_SEQS},
+    {"expert-parallel", no_argument, NULL, OPT_EXPERT_PARALLEL},
     {"kv-memory", required_argument, NULL, OPT_KV_MEMORY},
     {0},
 };
@@ -91,6 +92,9 @@ static int batch_option(struct batch_options *o, int opt, const char *value)
         break;
     case OPT_STRICT:
         o->strict = true;
+        break;
+    case OPT_EXPERT_PARALLEL:
+        o->expert_parallel = true;
         break;
     case OPT_SYNC:
         ok = parse_float("--sync", value, 0, 86400, &x);
@@ -224,6 +228,9 @@ const struct command command_batch = {
         "      --sync SECONDS    how often results are brought to the disk (default: 5)\n"
         "      --max-seqs N      at most N requests at a time (default: 128)\n"
         "      --kv-memory SIZE  for the KV caches of all (default: most of what is free)\n"
+        "      --expert-parallel  under mpirun: each process has a part of the experts, for "
+        "models\n"
+        "                        that are too large for one machine (default: each has all)\n"
         "      --ignore-eog      go on where the model ends its turn\n" MODE_HELP CHAT_TEMPLATE_HELP
         "\n" SAMPLING_OPTIONS_HELP
         "In a batch the seed is 0 where none is given; request N draws by seed + N - 1.\n"

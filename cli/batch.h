@@ -68,7 +68,7 @@ struct batch_options {
     numoe_batch_params params;
     uint64_t max_tokens, shard, n_shard;
     double sync_seconds, time_left; /* negative: as the batch system says, or no end */
-    bool ordered, strict, ignore_eog;
+    bool ordered, strict, ignore_eog, expert_parallel;
 };
 
 struct batch_job {

@@ -58,6 +58,11 @@ void cluster_share(struct cluster *c, void *data, size_t bytes);
 /* Collective: the least of all ranks on this machine. */
 uint64_t cluster_local_min(struct cluster *c, uint64_t value);
 
+/* The same for the experts of a model that are spread over all ranks: for numoe_engine_params.
+ * Never fails: it ends all processes, with the status that says that the same command goes on. NULL
+ * in a build without MPI. */
+const numoe_peers *cluster_peers(struct cluster *c);
+
 /* ------------------------------------------------------------------ messages */
 
 /* Head and body, copied, as one message; a failure ends the program (abort). */

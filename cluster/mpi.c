@@ -61,6 +61,10 @@ struct cluster {
     unsigned next;             /* rank to look at first, so that none is passed by */
     struct sending *sending;
     char *received; /* handed out last */
+    numoe_peers peers;
+    int *count, *place; /* [2, size] rows to and from each rank, and where they begin */
+    MPI_Datatype row;
+    size_t row_bytes; /* of row; 0: none yet */
     unsigned n_idle;
     time_t looked_at;
 };
@@ -265,6 +269,8 @@ void cluster_leave(struct cluster *c, int exit_status)
         c->sending = s->next;
         free(s);
     }
+    free(c->count);
+    free(c->place);
     free(c->received);
     free(c->arriving);
     free(c->member);
@@ -347,6 +353,62 @@ uint64_t cluster_local_min(struct cluster *c, uint64_t value)
           "exchange on a machine");
     finish(c, &request, "exchange on a machine");
     return least;
+}
+
+/* ------------------------------------------------------------------ experts of all */
+
+static bool peers_gather(void *arg, const void *own, void *all, size_t bytes)
+{
+    cluster_gather(arg, own, bytes, all);
+    return true;
+}
+
+static void set_counts(const struct cluster *c, const uint32_t *n, int *count, int *place)
+{
+    int sum = 0;
+    for (unsigned r = 0; r < c->size; r++) {
+        count[r] = (int)n[r];
+        place[r] = sum;
+        sum += count[r];
+    }
+}
+
+/* Counted in rows: bytes would exceed an int. */
+static bool peers_exchange(void *arg, size_t row_bytes, const void *send, const uint32_t *n_send,
+                           void *recv, const uint32_t *n_recv)
+{
+    static const char what[] = "exchange of tokens";
+    struct cluster *c = arg;
+    int *in = c->count + c->size, *in_place = c->place + c->size;
+    MPI_Request request;
+    if (c->row_bytes != row_bytes) {
+        if (c->row_bytes != 0) {
+            MPI_Type_free(&c->row);
+        }
+        check(c, MPI_Type_contiguous((int)row_bytes, MPI_BYTE, &c->row), what);
+        check(c, MPI_Type_commit(&c->row), what);
+        c->row_bytes = row_bytes;
+    }
+    set_counts(c, n_send, c->count, c->place);
+    set_counts(c, n_recv, in, in_place);
+    check(c,
+          MPI_Ialltoallv(send, c->count, c->place, c->row, recv, in, in_place, c->row, c->all,
+                         &request),
+          what);
+    finish(c, &request, what);
+    return true;
+}
+
+const numoe_peers *cluster_peers(struct cluster *c)
+{
+    c->count = new_bytes(c, 2 * c->size * sizeof *c->count);
+    c->place = new_bytes(c, 2 * c->size * sizeof *c->place);
+    c->peers = (numoe_peers){.rank = c->rank,
+                             .n_rank = c->size,
+                             .arg = c,
+                             .gather = peers_gather,
+                             .exchange = peers_exchange};
+    return &c->peers;
 }
 
 /* ------------------------------------------------------------------ messages */

@@ -14,8 +14,8 @@ static numoe_status shared_init(struct experts *e, numoe_error *err)
 {
     const struct model_hparams *hp = &e->model->hp;
     struct node_arena *arena = e->node[0].arena;
-    const size_t n_token = e->max_tokens, n_pair = n_token * hp->n_expert_used;
-    const size_t n_route = hp->n_layer * n_pair;
+    const size_t n_token = e->max_tokens, n_pair = (size_t)e->max_rows * hp->n_expert_used;
+    const size_t n_route = hp->n_layer * n_token * hp->n_expert_used;
     FORWARD_IF(alloc(arena, n_token * hp->n_expert, sizeof(float), &e->logits, err));
     FORWARD_IF(alloc(arena, n_token, sizeof(float), &e->shared_gate, err));
     if (e->store != NULL && e->store->holders == NULL) {
@@ -24,6 +24,9 @@ static numoe_status shared_init(struct experts *e, numoe_error *err)
     FORWARD_IF(alloc(arena, n_token * hp->n_ff_shared, sizeof(float), &e->h_shared, err));
     FORWARD_IF(alloc(arena, n_pair * hp->n_embd, sizeof(float), &e->y, err));
     FORWARD_IF(alloc(arena, n_token * hp->n_embd, sizeof(float), &e->y_shared, err));
+    if (e->peers.peers != NULL) {
+        FORWARD_IF(experts_peers_init(e, arena, err));
+    }
     FORWARD_IF(alloc(arena, n_route, sizeof(int32_t), &e->route_ids, err));
     return alloc(arena, n_route, sizeof(float), &e->route_weights, err);
 }
@@ -60,7 +63,8 @@ static numoe_status node_init(struct experts *e, unsigned in, unsigned n_worker,
     const struct model_hparams *hp = &e->model->hp;
     struct experts_node *node = &e->node[in];
     struct node_arena *arena = node->arena;
-    const unsigned n_pair = e->max_tokens * hp->n_expert_used;
+    const unsigned n_choice = e->max_tokens * hp->n_expert_used;
+    const unsigned n_pair = e->max_rows * hp->n_expert_used;
     const size_t n_scratch = router_scratch_floats(&hp->router, hp->n_expert);
     const size_t panel_bytes = mapped_panel_bytes(e);
     node->n_worker = n_worker;
@@ -75,12 +79,15 @@ static numoe_status node_init(struct experts *e, unsigned in, unsigned n_worker,
         FORWARD_IF(alloc(arena, hp->n_embd, sizeof(float), &worker->sum, err));
         FORWARD_IF(alloc(arena, panel_bytes, 1, &worker->reader.panel, err));
     }
-    FORWARD_IF(alloc(arena, n_pair, sizeof(int32_t), &node->ids, err));
-    FORWARD_IF(alloc(arena, n_pair, sizeof(float), &node->weights, err));
+    FORWARD_IF(alloc(arena, n_choice, sizeof(int32_t), &node->ids, err));
+    FORWARD_IF(alloc(arena, n_choice, sizeof(float), &node->weights, err));
     if (in == 0) {
         const size_t n = (size_t)hp->n_layer * hp->n_expert;
         FORWARD_IF(alloc(arena, n, sizeof(uint64_t), &node->count, err));
         FORWARD_IF(alloc(arena, n, sizeof(double), &node->weight_sum, err));
+    }
+    if (e->peers.peers != NULL) {
+        FORWARD_IF(act_init(&node->gathered, arena, hp->n_embd, e->max_rows, e->peers.x, err));
     }
     FORWARD_IF(dispatch_init(&node->work, arena, hp->n_expert, n_pair, err));
     FORWARD_IF(act_init(&node->h, arena, hp->n_ff_expert, n_pair, e->h, err));
@@ -107,8 +114,8 @@ static numoe_status init(struct experts *e, const struct pool_team *team, const 
 /* store NULL: nothing can be computed, only counted, as if experts were whole. */
 static numoe_status make(const struct model *model, const struct store *store, bool mapped,
                          const struct pool_team *team, const struct topo *topo,
-                         const struct kern *kern, unsigned max_tokens, struct experts **out,
-                         numoe_error *err)
+                         const struct kern *kern, unsigned max_tokens, const numoe_peers *peers,
+                         struct experts **out, numoe_error *err)
 {
     struct experts *e = NULL;
     FORWARD_IF(mem_new(&e, 1, sizeof *e, "expert runtime", err));
@@ -116,7 +123,16 @@ static numoe_status make(const struct model *model, const struct store *store, b
     e->store = store;
     e->mapped = mapped;
     e->kern = kern;
-    e->max_tokens = max_tokens;
+    e->max_tokens = e->max_rows = max_tokens;
+    if (peers != NULL) {
+        e->max_rows *= peers->n_rank;
+        e->peers.peers = peers;
+        e->peers.shape = (struct spread_shape){.rank = peers->rank,
+                                               .n_rank = peers->n_rank,
+                                               .n_expert = model->hp.n_expert,
+                                               .n_used = model->hp.n_expert_used,
+                                               .max_tokens = max_tokens};
+    }
     e->n_node = team->n_node;
     numoe_status status = init(e, team, topo, err);
     if (status != NUMOE_OK) {
@@ -129,18 +145,19 @@ static numoe_status make(const struct model *model, const struct store *store, b
 
 numoe_status experts_new(const struct model *model, const struct store *store,
                          const struct pool_team *team, const struct topo *topo,
-                         const struct kern *kern, unsigned max_tokens, struct experts **out,
-                         numoe_error *err)
+                         const struct kern *kern, unsigned max_tokens, const numoe_peers *peers,
+                         struct experts **out, numoe_error *err)
 {
-    return make(model, store, store->mapped_bytes > 0, team, topo, kern, max_tokens, out, err);
+    return make(model, store, store->mapped_bytes > 0, team, topo, kern, max_tokens, peers, out,
+                err);
 }
 
 numoe_status experts_buffer_bytes(const struct model *model, const struct pool_team *team,
                                   const struct topo *topo, unsigned max_tokens, bool mapped,
-                                  uint64_t *node_bytes, numoe_error *err)
+                                  const numoe_peers *peers, uint64_t *node_bytes, numoe_error *err)
 {
     struct experts *e = NULL;
-    FORWARD_IF(make(model, NULL, mapped, team, topo, NULL, max_tokens, &e, err));
+    FORWARD_IF(make(model, NULL, mapped, team, topo, NULL, max_tokens, peers, &e, err));
     for (unsigned in = 0; in < e->n_node; in++) {
         node_bytes[in] += node_arena_bytes(e->node[in].arena);
     }

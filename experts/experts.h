@@ -19,16 +19,17 @@
 
 struct experts;
 
-/* For the nodes of a team, which the store is placed on; its nodes are counted as the team's. */
+/* For the nodes of a team, which the store is placed on; its nodes are counted as the team's. peers
+ * or NULL: who has the experts that the store has not (shapes_spread()). */
 numoe_status experts_new(const struct model *model, const struct store *store,
                          const struct pool_team *team, const struct topo *topo,
-                         const struct kern *kern, unsigned max_tokens, struct experts **out,
-                         numoe_error *err);
+                         const struct kern *kern, unsigned max_tokens, const numoe_peers *peers,
+                         struct experts **out, numoe_error *err);
 /* Adds the memory that experts_new() will take to node_bytes [the team's nodes]; mapped: experts
  * stay in the file. Where experts are cut, nodes but the first need less. */
 numoe_status experts_buffer_bytes(const struct model *model, const struct pool_team *team,
                                   const struct topo *topo, unsigned max_tokens, bool mapped,
-                                  uint64_t *node_bytes, numoe_error *err);
+                                  const numoe_peers *peers, uint64_t *node_bytes, numoe_error *err);
 void experts_free(struct experts *e);
 
 /* Of a worker: its counts of bytes. */
@@ -81,6 +82,22 @@ void experts_combine(struct experts *e, struct worker *w, unsigned il, const flo
  * DISPATCH_ELSEWHERE; weights [n, k]. */
 void experts_choice(const struct experts *e, const struct worker *w, const int32_t **ids,
                     const float **weights);
+
+/* ------------------------------------------------------------------ stages where peers have a part
+ * of the experts */
+
+/* Before the workers start, by every rank: how many tokens this rank has, none perhaps, and *n_most
+ * that any has. False, as of the next two: a rank was lost, or has longer chunks; nothing is to be
+ * called any more. */
+bool experts_meet_peers(struct experts *e, unsigned n, unsigned *n_most);
+
+/* After experts_route(), or with n 0 (x NULL) in its place: own inputs to who has the experts,
+ * theirs to here. *out is the input for experts_run() on this worker's node. */
+bool experts_send(struct experts *e, struct worker *w, unsigned il, const struct act *x, unsigned n,
+                  struct act *out);
+
+/* After experts_run(), before experts_combine(): products back to where the tokens are. */
+bool experts_receive(struct experts *e, struct worker *w);
 
 /* ------------------------------------------------------------------ stages after a choice that
  * somebody else made */

@@ -7,6 +7,12 @@
 #include "base/mem.h"
 #include "experts/state.h"
 
+/* The matrix of an expert among those that are here. */
+static uint32_t matrix_of(const struct experts *e, uint32_t expert)
+{
+    return expert - e->store->first_expert;
+}
+
 /* ------------------------------------------------------------------ gate, up */
 
 static struct weight_glu routed_glu(const struct experts *e, unsigned il)
@@ -30,7 +36,8 @@ static void announce(const struct experts *e, const struct worker *w, unsigned i
     const struct dispatch *work = &e->node[w->in].work;
     for (unsigned i = w->iw; i < work->n_item; i += w->nw) {
         for (unsigned slot = SLOT_GATE_EXPS; slot <= SLOT_DOWN_EXPS; slot++) {
-            weight_will_need(experts_weight(e, il, slot), work->item[i].expert, w->in);
+            weight_will_need(experts_weight(e, il, slot), matrix_of(e, work->item[i].expert),
+                             w->in);
         }
     }
 }
@@ -53,7 +60,7 @@ static void run_glu(struct experts *e, struct worker *w, unsigned il, const stru
         while (lo < hi) {
             const struct dispatch_item *item = &work->item[lo / n_panel];
             const uint32_t p0 = lo % n_panel, p1 = MIN(n_panel, p0 + (hi - lo));
-            weight_glu_panels(&glu, item->expert, experts_reader(e, w), p0, p1, x,
+            weight_glu_panels(&glu, matrix_of(e, item->expert), experts_reader(e, w), p0, p1, x,
                               work->token + item->begin, item->end - item->begin,
                               node->worker[w->iw].glu, node->h.f + item->row * ldh, ldh);
             lo += p1 - p0;
@@ -143,8 +150,14 @@ void experts_list_work(struct experts *e, unsigned in, unsigned il, unsigned n, 
     const struct model_hparams *hp = &e->model->hp;
     struct dispatch *work = &e->node[in].work;
     dispatch_build_part(e->node[in].ids, n, hp->n_expert_used, first, end, hp->n_expert, work);
+    experts_share_work(e, in, il);
+}
+
+void experts_share_work(struct experts *e, unsigned in, unsigned il)
+{
+    const size_t n_expert = e->model->hp.n_expert;
     if (e->store->holders != NULL) {
-        dispatch_share(work, e->store->holders + (size_t)il * hp->n_expert, e->n_node,
+        dispatch_share(&e->node[in].work, e->store->holders + il * n_expert, e->n_node,
                        e->store->share, in);
     }
 }
@@ -175,7 +188,7 @@ void experts_route(struct experts *e, struct worker *w, unsigned il, const struc
     if (n > 1) { /* one token is the first worker's, who goes on with it */
         worker_node_barrier(w);
     }
-    if (w->iw == 0) {
+    if (w->iw == 0 && e->peers.peers == NULL) { /* else experts_send() knows what there is to do */
         experts_list_work(e, w->in, il, n, 0, hp->n_expert_used);
     }
     if (w->ig == 0) {
@@ -205,8 +218,8 @@ static void run_down(struct experts *e, struct worker *w, unsigned il)
             const uint32_t p0 = lo % n_panel, p1 = MIN(n_panel, p0 + (hi - lo));
             struct kern_act x = act_view(&node->h);
             act_skip(&x, item->row);
-            weight_matmul_panels(down, item->expert, experts_reader(e, w), p0, p1, &x, NULL,
-                                 work->pair + item->begin, item->end - item->begin, e->y,
+            weight_matmul_panels(down, matrix_of(e, item->expert), experts_reader(e, w), p0, p1, &x,
+                                 NULL, work->pair + item->begin, item->end - item->begin, e->y,
                                  down->n_row);
             lo += p1 - p0;
         }

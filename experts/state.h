@@ -7,6 +7,7 @@
 
 #include "experts/dispatch.h"
 #include "experts/experts.h"
+#include "experts/peers.h"
 #include "experts/router.h"
 
 /* On lines of its own: the reader is written all the time. */
@@ -28,10 +29,11 @@ struct experts_node {
     /* [T * k, F] by the order of the work list: floats for all nodes where experts are cut, the
      * node's own where they are whole. h_shared [T, Fs]: floats for all nodes. */
     struct act h, h_shared;
-    struct act given; /* [T, D] input that somebody else has written */
-    float *deferred;  /* [T, D] sums that join one layer later, of the workers' own tokens */
-    uint64_t *count;    /* [n_layer, E] how often the experts were chosen; the team's first only */
-    double *weight_sum; /* [n_layer, E] of their router weights then; likewise */
+    struct act gathered; /* [T of all ranks, D] inputs, own and others' */
+    struct act given;    /* [T, D] input that somebody else has written */
+    float *deferred;     /* [T, D] sums that join one layer later, of the workers' own tokens */
+    uint64_t *count;     /* [n_layer, E] how often the experts were chosen; the team's first only */
+    double *weight_sum;  /* [n_layer, E] of their router weights then; likewise */
 };
 
 struct experts {
@@ -40,19 +42,22 @@ struct experts {
     const struct kern *kern;
     bool mapped; /* weights of routed experts are in the file */
     unsigned max_tokens, n_node;
+    unsigned max_rows; /* tokens that experts are computed for: of all ranks */
     struct experts_node *node;
 
     float *logits;      /* [T, E] */
     float *shared_gate; /* [T] */
-    float *h;           /* [T * k, F] where experts are cut, else NULL */
+    float *h;           /* [max_rows * k, F] where experts are cut, else NULL */
     float *h_shared;    /* [T, Fs] */
-    float *y;           /* [T * k, D] by pair */
+    float *y;           /* [max_rows * k, D] by pair */
     float *y_shared;    /* [T, D] */
 
     const bool *elsewhere; /* [n_layer, E] or NULL */
     unsigned n_defer, n_given;
     float *deferred;        /* [T, D] the same for given choices */
     _Atomic bool given_bad; /* an id was out of range */
+
+    struct experts_peers peers;
 
     bool keep;
     int32_t *route_ids; /* [n_layer, T, k] */
@@ -69,6 +74,8 @@ void experts_note_choice(struct experts *e, unsigned il, unsigned n);
 /* The node's work list of choices [first, end) of n tokens; by one worker of the node. */
 void experts_list_work(struct experts *e, unsigned in, unsigned il, unsigned n, unsigned first,
                        unsigned end);
+/* Leaves in the list what is the node's part, where experts are whole. */
+void experts_share_work(struct experts *e, unsigned in, unsigned il);
 /* out [to - from] += elements [from, to) of the weighted sum of token t's choices [first, end). */
 void experts_add_choices(const struct experts *e, unsigned in, unsigned il, size_t t,
                          unsigned first, unsigned end, size_t from, size_t to, float *out);

@@ -335,7 +335,7 @@ static numoe_status evaluate(struct numoe_batch *b, numoe_error *why)
             finish_marked(b);
         }
     }
-    return NUMOE_OK;
+    return b->engine->peers != NULL ? numoe_step(b->engine, NULL, 0, why) : NUMOE_OK;
 }
 
 static void pick_walk(struct worker *w, void *arg)

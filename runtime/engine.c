@@ -60,6 +60,30 @@ static numoe_status check_params(const numoe_engine_params *params, numoe_error 
     return NUMOE_OK;
 }
 
+/* What cannot be together with experts on other processes. */
+static numoe_status check_peers(const numoe_engine_params *params, numoe_error *err)
+{
+    const numoe_peers *peers = params->peers;
+    const char *other = params->map_experts    ? "experts in the file (--mmap)"
+                        : params->plan         ? "a plan from a file (--plan)"
+                        : params->expert_stats ? "expert statistics (--expert-stats)"
+                        : params->gpu && strcmp(params->gpu, "none") != 0 ? "a GPU (--gpu)"
+                        : params->mode == NUMOE_MODE_THROUGHPUT ? "throughput mode (--mode)"
+                                                                : NULL;
+
+    if (peers != NULL && (peers->n_rank == 0 || peers->rank >= peers->n_rank)) {
+        return status_fail(err, NUMOE_E_INPUT, "rank %u of %u processes is not possible",
+                           peers->rank, peers->n_rank);
+    }
+    if (peers != NULL && other != NULL) {
+        return status_fail(err, NUMOE_E_INPUT,
+                           "%s and experts spread over processes (--expert-parallel): only one of "
+                           "both is possible",
+                           other);
+    }
+    return NUMOE_OK;
+}
+
 /* A token without a row in the embedding matrix could be typed but not evaluated. The other way
  * round is common: matrices are padded. */
 static numoe_status check_vocabulary(const struct model *model, const struct tokenizer *tok,
@@ -326,6 +350,7 @@ static numoe_status engine_load(numoe_engine *e, const numoe_engine_params *para
     FORWARD_IF(open_model(e, params->model_path, params->min_ctx, err));
     FORWARD_IF(check_defer(e->model, params->defer_experts, err));
     FORWARD_IF(chat_open(e->model->gguf, e->tok, params->chat_template, &e->chat, err));
+    e->peers = params->peers;
     const numoe_kv_type kv_type = choose_kv_type(params->kv_type, e->model);
     e->kv_type = kv_types[kv_type].type;
     e->chunk_tokens = params->chunk_tokens ? params->chunk_tokens : CHUNK_TOKENS_DEFAULT;
@@ -335,7 +360,7 @@ static numoe_status engine_load(numoe_engine *e, const numoe_engine_params *para
     FORWARD_IF(load_weights(e, params, err));
     FORWARD_IF(engine_await_gpu(e, err));
     FORWARD_IF(step_new(e->model, e->store, e->pools, e->topo, e->kern, e->chunk_tokens, e->gpu,
-                        &e->step, err));
+                        e->peers, &e->step, err));
     FORWARD_IF(step_set_defer(e->step, params->defer_experts, err));
     watch_begin(&e->watch, e->store, e->topo);
     fill_info(e, kv_type, clock_seconds() - start);
@@ -350,6 +375,7 @@ numoe_status numoe_engine_open(const numoe_engine_params *params, numoe_engine *
     numoe_engine *e;
 
     FORWARD_IF(check_params(params, err));
+    FORWARD_IF(check_peers(params, err));
     FORWARD_IF(mem_new(&e, 1, sizeof *e, "engine", err));
     numoe_status status = engine_load(e, params, err);
     if (status != NUMOE_OK) {

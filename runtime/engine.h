@@ -30,6 +30,7 @@ struct numoe_engine {
     struct step *step;
     struct watch watch;
     struct gpu *gpu;          /* NULL: none */
+    const numoe_peers *peers; /* NULL: all experts are here */
     uint64_t generation;      /* of caches: those of sessions with another one are lost */
     numoe_placement placement_mode;
     uint64_t taken_bytes[TOPO_MAX_NODE]; /* weights as planned, buffers, caches: of what there was */

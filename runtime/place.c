@@ -125,8 +125,8 @@ static numoe_status count_buffers(const numoe_engine_params *params, const struc
     const unsigned chunk = params->chunk_tokens ? params->chunk_tokens : CHUNK_TOKENS_DEFAULT;
     uint64_t bytes[TOPO_MAX_NODE];
     const bool lanes = params->mode == NUMOE_MODE_THROUGHPUT && p->machine.n_node > 1;
-    FORWARD_IF(step_buffer_bytes(model, p->pools, topo, chunk, params->map_experts, lanes, bytes,
-                                 err));
+    FORWARD_IF(step_buffer_bytes(model, p->pools, topo, chunk, params->map_experts, lanes,
+                                 params->peers, bytes, err));
     for (unsigned in = 0; in < p->machine.n_node; in++) {
         struct placement_node *node = &p->machine.node[in];
         const uint64_t context = lanes ? context_bytes(model, params, 1, 0)
@@ -220,8 +220,8 @@ static void set_bandwidth(const numoe_engine_params *params, struct placement_ma
     }
 }
 
-/* What a job was given is like what a control group allows. Another machine's topology is not what it
- * was given a part of. */
+/* What a job was given is like what a control group allows. Another machine's topology is not what
+ * it was given a part of. */
 static void limit(const numoe_engine_params *params, struct topo *topo)
 {
     const double cpus = params->max_cpus;
@@ -245,6 +245,10 @@ static numoe_status open_machine_and_shapes(const numoe_engine_params *params,
     FORWARD_IF(shapes_new(model, &p->shapes, err));
     if (keep != NULL) {
         shapes_keep(&p->shapes, keep, keep_arg);
+    }
+    if (params->peers != NULL) {
+        const numoe_peers *peers = params->peers;
+        FORWARD_IF(shapes_spread(&p->shapes, peers->rank, peers->n_rank, err));
     }
     FORWARD_IF(params->map_experts ? shapes_map_experts(&p->shapes, err) : NUMOE_OK);
     FORWARD_IF(room_read(topo, err));

@@ -408,7 +408,9 @@ static numoe_status batch_run(numoe_engine *e, const struct batch *b, numoe_erro
     probe_switch(e->probe, PROBE_BATCH);
     if (!ran) {
         probe_end(e->probe);
-        return engine_recover(e, err);
+        return e->peers != NULL ? status_fail(err, NUMOE_E_DEVICE,
+                                              "the exchange with other processes has failed")
+                                : engine_recover(e, err);
     }
     for (unsigned i = 0; i < b->n_span; i++) {
         publish_span(e, &e->span[i]);
@@ -444,7 +446,7 @@ numoe_status numoe_step(numoe_engine *engine, numoe_session *const *sessions, si
         }
         generation = engine->generation;
         FORWARD_IF(batch_prepare(engine, sessions, n_session, &batch, err));
-        if (batch.n_token == 0) {
+        if (batch.n_token == 0 && engine->peers == NULL) {
             return NUMOE_OK;
         }
         probe_begin(engine->probe, PROBE_BATCH);

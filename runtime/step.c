@@ -18,9 +18,10 @@
 /* A team of nodes with all it needs to evaluate a batch: all nodes together, or one as a lane. */
 struct team {
     const struct model *model;
-    struct store *view;  /* of a lane's node; NULL: the whole store */
-    struct gpu *gpu;     /* NULL: none; never a lane's */
-    struct dense *dense; /* NULL: all of it is the GPU's */
+    struct store *view;       /* of a lane's node; NULL: the whole store */
+    struct gpu *gpu;          /* NULL: none; never a lane's */
+    const numoe_peers *peers; /* NULL: all experts are here; never a lane's */
+    struct dense *dense;      /* NULL: all of it is the GPU's */
     struct experts *experts;
     struct dense_token *tokens; /* [max_tokens] */
     unsigned first, n;          /* tokens [first, first + n) of the last batch */
@@ -46,16 +47,62 @@ struct step {
     uint64_t *count; /* [n_layer, n_expert] sum over all teams, as last asked for */
 };
 
-static void walk_experts(struct team *s, struct worker *w, unsigned il)
+static void fail_first(struct team *s, const struct worker *w)
+{
+    if (w->ig == 0) {
+        s->failed = true;
+    }
+}
+
+/* All tokens that have chosen this rank's experts, those of other ranks too. x NULL: no own ones.
+ */
+static bool run_spread(struct team *s, struct worker *w, unsigned il, const struct act *x)
+{
+    struct act all;
+    if (!experts_send(s->experts, w, il, x, s->n, &all)) {
+        return false;
+    }
+    experts_run(s->experts, w, il, &all, s->n);
+    return experts_receive(s->experts, w);
+}
+
+static bool walk_experts(struct team *s, struct worker *w, unsigned il)
 {
     uint32_t lo, hi;
     probe_enter(w->probe, il, PROBE_ROUTER);
     const struct act *x = dense_ffn_input(s->dense, w, il, experts_want_q8(s->experts, il));
     experts_route(s->experts, w, il, x, s->n);
     probe_switch(w->probe, PROBE_EXPERTS);
-    experts_run(s->experts, w, il, x, s->n);
+    if (s->peers == NULL) {
+        experts_run(s->experts, w, il, x, s->n);
+    } else if (!run_spread(s, w, il, x)) {
+        return false;
+    }
     dense_own_tokens(w, s->n, &lo, &hi);
     experts_combine(s->experts, w, il, NULL, dense_stream(s->dense, w), lo, hi);
+    return true;
+}
+
+/* A rank without tokens computes for the others. */
+static void walk_for_peers(struct worker *w, void *arg)
+{
+    struct team *s = arg;
+    alloc_guard_begin("a forward pass for peers");
+    w->probe = s->probe != NULL ? &s->probe[w->ig] : NULL;
+    probe_begin(w->probe, PROBE_EXPERTS);
+    bool ok = true;
+    for (unsigned il = 0; ok && il < s->model->hp.n_layer; il++) {
+        if (s->model->layer[il].is_moe) {
+            probe_enter(w->probe, il, PROBE_EXPERTS);
+            ok = run_spread(s, w, il, NULL);
+        }
+    }
+    if (!ok) {
+        fail_first(s, w);
+    }
+    probe_end(w->probe);
+    w->probe = NULL;
+    alloc_guard_end();
 }
 
 /* The next hand-off of the GPU program is there for everybody; false: it failed. All of them wait
@@ -117,7 +164,10 @@ static void walk_layers(struct team *s, struct worker *w, unsigned from)
         probe_enter(w->probe, il, PROBE_ATTENTION);
         dense_attention(s->dense, w, il);
         if (s->model->layer[il].is_moe) {
-            walk_experts(s, w, il);
+            if (!walk_experts(s, w, il)) { /* none of the workers goes on */
+                fail_first(s, w);
+                return;
+            }
         } else {
             probe_enter(w->probe, il, PROBE_DENSE);
             dense_ffn(s->dense, w, il);
@@ -196,11 +246,26 @@ static bool end_gpu(struct step *step, struct team *s)
     return true;
 }
 
+static bool run_with_peers(struct step *step, unsigned n)
+{
+    unsigned n_most;
+    if (!experts_meet_peers(step->all.experts, n, &n_most)) {
+        return false;
+    }
+    if (n_most > 0) {
+        pools_run(step->pools, n > 0 ? walk : walk_for_peers, &step->all);
+    }
+    return !step->all.failed;
+}
+
 bool step_run(struct step *step, const struct step_token *tokens, unsigned n)
 {
     struct team *all = &step->all;
     step->in_lanes = false;
     begin(all, tokens, 0, n);
+    if (all->peers != NULL) {
+        return run_with_peers(step, n);
+    }
     if (n == 0) {
         return true;
     }
@@ -280,8 +345,8 @@ static numoe_status team_init(const struct step *s, const struct pool_team *node
         FORWARD_IF(
             dense_new(s->model, store, nodes, s->topo, s->kern, s->max_tokens, &team->dense, err));
     }
-    FORWARD_IF(
-        experts_new(s->model, store, nodes, s->topo, s->kern, s->max_tokens, &team->experts, err));
+    FORWARD_IF(experts_new(s->model, store, nodes, s->topo, s->kern, s->max_tokens, team->peers,
+                           &team->experts, err));
     experts_keep_routes(team->experts, s->keep_routes);
     FORWARD_IF(experts_set_defer(team->experts, s->n_defer, err));
     return experts_set_given(team->experts, team->gpu != NULL ? gpu_n_layer(team->gpu) : 0, err);
@@ -297,7 +362,8 @@ static void team_fini(struct team *team)
 
 numoe_status step_new(const struct model *model, const struct store *store, struct pools *pools,
                       const struct topo *topo, const struct kern *kern, unsigned max_tokens,
-                      struct gpu *gpu, struct step **out, numoe_error *err)
+                      struct gpu *gpu, const numoe_peers *peers, struct step **out,
+                      numoe_error *err)
 {
     struct step *s = NULL;
     struct pool_team nodes;
@@ -310,6 +376,7 @@ numoe_status step_new(const struct model *model, const struct store *store, stru
     s->kern = kern;
     s->max_tokens = max_tokens;
     s->all.gpu = gpu;
+    s->all.peers = peers;
     pools_team(pools, &nodes);
     numoe_status status = mem_new(&s->count, MAX(n_count, 1u), sizeof *s->count, "step", err);
     if (status == NUMOE_OK) {
@@ -369,7 +436,7 @@ unsigned step_max_lanes(const struct step *step)
 {
     const unsigned n_node = pools_n_node(step->pools);
     unsigned in = 0;
-    if (step->all.gpu != NULL) {
+    if (step->all.gpu != NULL || step->all.peers != NULL) {
         return 0;
     }
     while (in < n_node && store_is_whole(step->store, in)) {
@@ -458,23 +525,25 @@ static void add_traffic(const struct team *team, unsigned in, struct traffic *su
 
 static numoe_status add_team_bytes(const struct model *model, const struct pool_team *nodes,
                                    const struct topo *topo, unsigned max_tokens, bool mapped,
-                                   uint64_t *node_bytes, numoe_error *err)
+                                   const numoe_peers *peers, uint64_t *node_bytes, numoe_error *err)
 {
     FORWARD_IF(dense_buffer_bytes(model, nodes, topo, max_tokens, node_bytes, err));
-    return experts_buffer_bytes(model, nodes, topo, max_tokens, mapped, node_bytes, err);
+    return experts_buffer_bytes(model, nodes, topo, max_tokens, mapped, peers, node_bytes, err);
 }
 
 numoe_status step_buffer_bytes(const struct model *model, struct pools *pools,
                                const struct topo *topo, unsigned max_tokens, bool mapped,
-                               bool lanes, uint64_t *node_bytes, numoe_error *err)
+                               bool lanes, const numoe_peers *peers, uint64_t *node_bytes,
+                               numoe_error *err)
 {
     struct pool_team nodes;
     pools_team(pools, &nodes);
     memset(node_bytes, 0, nodes.n_node * sizeof *node_bytes);
-    FORWARD_IF(add_team_bytes(model, &nodes, topo, max_tokens, mapped, node_bytes, err));
+    FORWARD_IF(add_team_bytes(model, &nodes, topo, max_tokens, mapped, peers, node_bytes, err));
     for (unsigned in = 0; lanes && in < pools_n_node(pools); in++) {
         pools_team_alone(pools, in, &nodes);
-        FORWARD_IF(add_team_bytes(model, &nodes, topo, max_tokens, mapped, node_bytes + in, err));
+        FORWARD_IF(
+            add_team_bytes(model, &nodes, topo, max_tokens, mapped, NULL, node_bytes + in, err));
     }
     return NUMOE_OK;
 }

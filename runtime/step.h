@@ -34,10 +34,11 @@ struct step_token {
 };
 
 /* Buffers for batches of up to max_tokens; any context. With a gpu (or NULL) the store needs to have
- * only the experts of its layers. */
+ * only the experts of its layers; with peers (or NULL; never both) only this rank's experts. */
 numoe_status step_new(const struct model *model, const struct store *store, struct pools *pools,
                       const struct topo *topo, const struct kern *kern, unsigned max_tokens,
-                      struct gpu *gpu, struct step **out, numoe_error *err);
+                      struct gpu *gpu, const numoe_peers *peers, struct step **out,
+                      numoe_error *err);
 void step_free(struct step *step);
 
 /* Memory that step_new() will take on each node: *node_bytes [pools' nodes]; with `lanes` that of
@@ -45,7 +46,8 @@ void step_free(struct step *step);
  * for whole experts. */
 numoe_status step_buffer_bytes(const struct model *model, struct pools *pools,
                                const struct topo *topo, unsigned max_tokens, bool mapped,
-                               bool lanes, uint64_t *node_bytes, numoe_error *err);
+                               bool lanes, const numoe_peers *peers, uint64_t *node_bytes,
+                               numoe_error *err);
 /* How many lanes there can be: one a node, or 0 where a node lacks some weights. */
 unsigned step_max_lanes(const struct step *step);
 /* Buffers of the lanes, which step_run_lanes() needs; of max_tokens each. NUMOE_E_MEMORY leaves the
@@ -61,8 +63,9 @@ numoe_status step_drop_gpu(struct step *step, numoe_error *err);
 /* Part of a token's experts join one layer later: experts_set_defer(). */
 numoe_status step_set_defer(struct step *step, unsigned n, numoe_error *err);
 
-/* Evaluates tokens [n], those of one sequence together. False: the GPU program failed, there are no
- * results; without one it cannot fail. Afterwards logits of token i (where wanted) are at
+/* Evaluates tokens [n], those of one sequence together. False: the GPU program failed, or a peer was
+ * lost, and there are no results; without those it cannot fail. With peers all ranks call it as
+ * often, some of them with n 0. Afterwards logits of token i (where wanted) are at
  * step_logits(i), [V], until the next run; routes at step_route(). */
 bool step_run(struct step *step, const struct step_token *tokens, unsigned n);
 /* The same for n[in] tokens, [lanes], of the lane on node in; those of lane 0 come first. Caches are best on

@@ -208,6 +208,34 @@ numoe_status shapes_map_experts(struct shapes *shapes, numoe_error *err)
     return NUMOE_OK;
 }
 
+numoe_status shapes_spread(struct shapes *shapes, unsigned rank, unsigned n_rank, numoe_error *err)
+{
+    const unsigned n_all = shapes->n_expert;
+    const unsigned first = shapes_first_expert(n_all, rank, n_rank);
+    const unsigned n = shapes_first_expert(n_all, rank + 1, n_rank) - first;
+    if (n_all < n_rank) {
+        return status_fail(
+            err, NUMOE_E_INPUT,
+            "the model has %u routed experts in a layer: they cannot be spread over %u "
+            "processes (--expert-parallel)",
+            n_all, n_rank);
+    }
+    for (unsigned is = 0; is < shapes->n; is++) {
+        struct shape *s = &shapes->shape[is];
+        if (shape_is_routed(s)) {
+            s->from_mat = first;
+            s->n_mat = n;
+        } else if (s->slot == SLOT_GATE_EXPS_BIAS || s->slot == SLOT_UP_EXPS_BIAS) {
+            s->from_row0 += first;
+            s->n_row = n;
+        }
+    }
+    shapes->first_expert = first;
+    shapes->n_expert = n;
+    shapes->n_expert_used = MIN(shapes->n_expert_used, n);
+    return NUMOE_OK;
+}
+
 uint64_t shapes_mapped_bytes(const struct shapes *shapes)
 {
     uint64_t bytes = 0;

@@ -23,12 +23,14 @@ struct shape {
     uint32_t n_mat, n_row, k;
     /* Row r of matrix m is row m * from_rows + from_row0 + r of the source. */
     uint32_t from_rows, from_row0;
-    bool mapped; /* stays in the file: takes no memory of a node */
+    uint32_t from_mat; /* matrix m here is matrix from_mat + m there */
+    bool mapped;       /* stays in the file: takes no memory of a node */
 };
 
 struct shapes {
     unsigned n_layer, n_expert, n_expert_used;
-    bool is_tied; /* the embedding is the output matrix too: read whole for each token */
+    unsigned first_expert; /* of the model's, where others are another process's */
+    bool is_tied;          /* the embedding is the output matrix too: read whole for each token */
     const char *model_name, *arch;
     struct shape *shape; /* [n] by layer, then by slot */
     unsigned n;
@@ -42,6 +44,24 @@ void shapes_fini(struct shapes *shapes);
 numoe_status shapes_map_experts(struct shapes *shapes, numoe_error *err);
 /* What stays in the file, one copy. */
 uint64_t shapes_mapped_bytes(const struct shapes *shapes);
+
+/* Of n_expert experts in each layer, rank's of n_rank are [shapes_first_expert(rank), that of rank
+ * + 1). */
+static inline unsigned shapes_first_expert(unsigned n_expert, unsigned rank, unsigned n_rank)
+{
+    return (unsigned)((uint64_t)n_expert * rank / n_rank);
+}
+
+/* Whose expert ie is. */
+static inline unsigned shapes_expert_rank(unsigned n_expert, unsigned ie, unsigned n_rank)
+{
+    return (unsigned)(((uint64_t)(ie + 1) * n_rank - 1) / n_expert);
+}
+
+/* Leaves only the routed experts of a rank, whose numbers begin with 0 then: their matrices and
+ * what is added before they are down-projected; what is added afterwards is added by who sums up,
+ * and stays. NUMOE_E_INPUT where there are fewer experts than ranks. Once, on new shapes. */
+numoe_status shapes_spread(struct shapes *shapes, unsigned rank, unsigned n_rank, numoe_error *err);
 
 bool shape_is_routed(const struct shape *s);
 /* Of routed experts: their matrices and biases. */

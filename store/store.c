@@ -320,6 +320,7 @@ static numoe_status store_new(const struct model *model, const struct shapes *sh
     store->n_node = placement->n_node;
     store->bytes = placement->total_bytes;
     store->mapped_bytes = shapes_mapped_bytes(shapes);
+    store->first_expert = shapes->first_expert;
     memcpy(store->share, placement->share, sizeof store->share);
     *out = store;
     return NUMOE_OK;
@@ -338,7 +339,8 @@ static numoe_status note_holders(struct store *store, const struct placement *pl
     for (unsigned i = 0; i < placement->n_slice; i++) {
         const struct placement_slice *slice = &placement->slice[i];
         for (uint32_t ie = slice->mat0; slice->slot == SLOT_DOWN_EXPS && ie < slice->mat1; ie++) {
-            store->holders[(size_t)slice->layer * n_expert + ie] |= UINT64_C(1) << slice->node;
+            const size_t at = (size_t)slice->layer * n_expert + store->first_expert + ie;
+            store->holders[at] |= UINT64_C(1) << slice->node;
         }
     }
     return NUMOE_OK;

@@ -16,7 +16,8 @@ struct store {
     uint64_t bytes;                 /* as placed */
     uint64_t mapped_bytes;          /* of one copy of what stays in the file */
     double share[TOPO_MAX_NODE];    /* of the work, by node */
-    uint64_t *holders;              /* [n_layer, n_expert] nodes (bits) that have an expert whole;
+    unsigned first_expert;          /* the model's number of the first one here */
+    uint64_t *holders;              /* [n_layer, the model's n_expert] nodes (bits) that have an expert whole;
                                        NULL: experts are cut, all nodes work on all */
     void *priv;
 };

@@ -14,6 +14,7 @@ static const struct gguf_tensor *find_rows(const struct load_job *job, uint32_t 
     const struct tensor_source *src = job->src;
     const bool whole = src->whole != NULL;
     *row_bytes = format_row_bytes(format_find(src->format_id), src->k);
+    mat += job->shape->from_mat;
     *from = *row_bytes *
             (whole ? (uint64_t)mat * job->shape->from_rows + job->shape->from_row0 + row : row);
     return whole ? src->whole : src->per_expert[mat];

@@ -176,7 +176,7 @@ static numoe_status load(struct emu *e, numoe_error *err)
     FORWARD_IF(
         dense_new(e->model, e->store, &nodes, e->topo, e->kern, e->h->max_tokens, &e->dense, err));
     FORWARD_IF(experts_new(e->model, e->store, &nodes, e->topo, e->kern, e->h->max_tokens,
-                           &e->experts, err));
+                           NULL, &e->experts, err));
     FORWARD_IF(mark_elsewhere(e, err));
     return make_caches(e, err);
 }

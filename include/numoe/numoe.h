@@ -115,6 +115,25 @@ typedef void (*numoe_progress_fn)(void *arg, uint64_t done_bytes, uint64_t total
 
 #define NUMOE_GPU_EXPERTS_AUTO 0xffffffffu
 
+/* Other processes (ranks) that evaluate sequences of their own with the same model, of which each has
+ * a part of the routed experts: inputs of tokens go to the rank that has the experts they have chosen,
+ * products come back. How is the host's affair (MPI, say): two functions, called by every rank equally
+ * often and in the same order, by one thread at a time, which is the caller's of a step or a worker's
+ * while that caller waits. False: somebody was lost; the step fails with NUMOE_E_DEVICE, and the
+ * engine can only be closed. Numbers are as the processor has them: all ranks need the same kind.
+ *
+ * A rank's results are those of an engine with all experts, to the bit where all have the same isa. */
+typedef struct numoe_peers {
+    unsigned rank, n_rank;       /* this one, from 0; all */
+    void *arg;
+    /* all [n_rank, bytes] = what each rank has in own [bytes]. */
+    bool (*gather)(void *arg, const void *own, void *all, size_t bytes);
+    /* Rows of row_bytes: n_send[r] of them to each rank r, which follow each other in send, and n_recv[r]
+     * from each, likewise in recv; both [n_rank], 0 for this rank itself. */
+    bool (*exchange)(void *arg, size_t row_bytes, const void *send, const uint32_t *n_send, void *recv,
+                     const uint32_t *n_recv);
+} numoe_peers;
+
 typedef struct numoe_engine_params {
     const char *model_path;      /* a GGUF file, of a split one the first part; NULL: the bundled model */
     const char *topology;        /* NULL: this machine; an hwloc synthetic string or XML file otherwise */
@@ -124,6 +143,10 @@ typedef struct numoe_engine_params {
     unsigned share, n_share;     /* of n_share processes that may use the same CPUs this is number `share`, from 0:
                                     it takes a part of them, whole nodes where there are as many; 0, 0: all.
                                     Memory is not divided: max_bytes */
+    const numoe_peers *peers;    /* NULL: all experts are here. Used until the engine is closed. Every rank needs the
+                                    same model and chunk_tokens, and calls numoe_step(), or numoe_batch_step(), as
+                                    often as the others, also without sessions. Not with gpu, map_experts,
+                                    plan, expert_stats, THROUGHPUT */
     unsigned chunk_tokens;       /* most tokens evaluated together (THROUGHPUT: by a node); 0: 512 */
     unsigned min_ctx;            /* refuses, before weights are read, a model with a shorter context */
     numoe_kv_type kv_type;

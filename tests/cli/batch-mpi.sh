@@ -57,6 +57,41 @@ for n in 2 4; do
 done
 says '; part 1 of 4: 1 node, 1 core$'
 
+# ---- experts spread over ranks: the same bits, whatever the nodes of a rank have
+spread() { n=$1 && shift && ranks "$n" "$@" --expert-parallel; }
+for n in 2 4; do
+    spread $n -i "$tmp/in" -o "$tmp/spread$n" || complain "$n ranks with parts: status $?: $(cat "$tmp/log")"
+    says "^ranks +$n on 1 machine, each with a part of the experts"
+    same_set "$tmp/want" "$tmp/spread$n" "$n ranks with parts of the experts"
+done
+for placement in slice shard; do
+    spread 2 -i "$tmp/in" -o "$tmp/$placement" --placement $placement --chunk 16 --kv-memory 1MB \
+        --topology 'pack:4 [numa(memory=64GiB)] core:1 pu:1' || complain "$placement: $(cat "$tmp/log")"
+    same_set "$tmp/want" "$tmp/$placement" "parts of the experts, $placement"
+done
+head -n 1 "$tmp/in" >"$tmp/one"
+spread 4 -q -i "$tmp/one" -o "$tmp/one.out" --ordered || complain "one request for four: $(cat "$tmp/log")"
+head -n 1 "$tmp/want" >"$tmp/one.want"
+same "$tmp/one.want" "$tmp/one.out" 'one request for four ranks'
+
+# ---- and what is not possible with that: said, and all end
+expect 2 '--expert-parallel: this process is alone' "$numoe" batch -q -i "$tmp/in" -o "$tmp/x" --expert-parallel
+for option in --mmap '--gpu emu'; do
+    # shellcheck disable=SC2086 # words
+    spread 2 -q -i "$tmp/in" -o "$tmp/x" $option
+    test $? -eq 2 || complain "$option: $(cat "$tmp/log")"
+    says "\\${option%% *}\\) and experts spread over processes \\(--expert-parallel\\): only one of both is possible"
+done
+one_other() { # NAME=VALUE PATTERN STATUS: it is only rank 1's
+    timeout 60 mpirun -n 1 "$numoe" batch -q -i "$tmp/in" -o "$tmp/x" --expert-parallel : -n 1 -x "$1" \
+        "$numoe" batch -q -i "$tmp/in" -o "$tmp/x" --expert-parallel >"$tmp/log" 2>&1
+    test $? -eq "$3" || complain "$1: not status $3: $(cat "$tmp/log")"
+    says "$2"
+}
+"$numoe" run -n 1 -p x 2>&1 | grep -q '^compute *ref ' ||
+    one_other NUMOE_ISA=ref 'rank 1 computes with other kernels than rank 0' 3
+one_other NUMOE_PAGES=none '^numoe: rank 1: .*NUMOE_PAGES' 2
+
 # ---- what is wrong is said once, by whom, with the status of one process
 ranks 2 -q -i "$tmp/in" -o "$tmp/strict" --strict && complain '--strict went on'
 test "$(grep -c '^numoe: ' "$tmp/log")" -eq 1 || complain "not one line: $(cat "$tmp/log")"
@@ -113,7 +148,9 @@ wait_unlocked()
 
 for i in $(seq "$n_kill"); do
     test $((i % 4)) -eq 1 && rm -f "$tmp/killed" "$tmp/killed".*
-    mpirun -n 2 "$numoe" batch -q --sync 0.1 -i "$tmp/in" -o "$tmp/killed" >"$tmp/log" 2>&1 </dev/null &
+    if test $((i % 2)) -eq 0; then option=--expert-parallel; else option=; fi
+    # shellcheck disable=SC2086 # no option is none
+    mpirun -n 2 "$numoe" batch -q $option --sync 0.1 -i "$tmp/in" -o "$tmp/killed" >"$tmp/log" 2>&1 </dev/null &
     job=$!
     sleep "$(random "$ms" | awk '{ print $1 / 1000 }')"
     case $((i % 4)) in
@@ -125,6 +162,7 @@ for i in $(seq "$n_kill"); do
     wait $job
     status=$?
     test $status -ne 0 || test "$(lines "$tmp/killed")" -eq $n_line || complain "kill $i: status 0, too few results"
+    test $status -ne 2 && test $status -ne 3 || complain "kill $i: status $status: $(cat "$tmp/log")"
     test ! -e "$tmp/killed" || wait_unlocked "$tmp/killed"
 done 2>/dev/null
 ranks 2 -q -i "$tmp/in" -o "$tmp/killed" || complain "after kills: status $?: $(cat "$tmp/log")"

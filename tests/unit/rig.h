@@ -77,7 +77,7 @@ static inline struct rig rig_open_as(const char *path, unsigned n_node, unsigned
     cr_assert_eq(model_open(path, &r.model, &err), NUMOE_OK, "%s", err.text);
     cr_assert_eq(kern_select(&r.kern, &err), NUMOE_OK, "%s", err.text);
     cr_assert_eq(rig_load(&r, request, NULL, NULL, &err), NUMOE_OK, "%s", err.text);
-    cr_assert_eq(step_new(r.model, r.store, r.pools, r.topo, r.kern, max_tokens, NULL, &r.step, &err),
+    cr_assert_eq(step_new(r.model, r.store, r.pools, r.topo, r.kern, max_tokens, NULL, NULL, &r.step, &err),
                  NUMOE_OK, "%s", err.text);
     step_keep_routes(r.step, true);
     return r;

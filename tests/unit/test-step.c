@@ -504,7 +504,8 @@ Test(placements, experts_in_the_file)
 
 /* What a plan counts besides weights is what is taken, and never less: where experts are cut, nodes
  * but the first take less. */
-static void check_buffers(const char *name, numoe_placement mode, bool mapped)
+static void check_buffers(const char *name, numoe_placement mode, bool mapped,
+                          const numoe_peers *peers)
 {
     char *path = fixture_model(name);
     const struct placement_request request = {.mode = mode};
@@ -515,10 +516,12 @@ static void check_buffers(const char *name, numoe_placement mode, bool mapped)
     for (unsigned in = 0; in < 3; in++) {
         before[in] = atomic_load(&r.topo->ledger->taken_bytes[in]);
     }
-    cr_assert_eq(step_buffer_bytes(r.model, r.pools, r.topo, 33, mapped, lanes, counted, NULL),
+    cr_assert_eq(step_buffer_bytes(r.model, r.pools, r.topo, 33, mapped, lanes && !peers, peers,
+                                   counted, NULL),
                  NUMOE_OK);
-    cr_assert_eq(step_new(r.model, r.store, r.pools, r.topo, r.kern, 33, NULL, &step, NULL), NUMOE_OK);
-    cr_assert(!lanes || step_make_lanes(step, NULL) == NUMOE_OK);
+    cr_assert_eq(step_new(r.model, r.store, r.pools, r.topo, r.kern, 33, NULL, peers, &step, NULL),
+                 NUMOE_OK);
+    cr_assert(!lanes || peers || step_make_lanes(step, NULL) == NUMOE_OK);
     for (unsigned in = 0; in < 3; in++) {
         const uint64_t taken = atomic_load(&r.topo->ledger->taken_bytes[in]) - before[in];
         const bool exact = in == 0 || mode == NUMOE_PLACEMENT_SHARD;
@@ -534,10 +537,13 @@ Test(placements, buffers_are_counted)
 {
     static const char *const fixtures[] = {"deepseek3-a", "mixtral-a", "gptoss-a", "qwen2moe-a"};
     for (unsigned i = 0; i < 2 * ARRAY_LEN(fixtures); i++) {
-        check_buffers(fixtures[i / 2], NUMOE_PLACEMENT_SHARD, i % 2);
-        check_buffers(fixtures[i / 2], NUMOE_PLACEMENT_SLICE, i % 2);
-        check_buffers(fixtures[i / 2], NUMOE_PLACEMENT_REPLICATE, i % 2);
+        check_buffers(fixtures[i / 2], NUMOE_PLACEMENT_SHARD, i % 2, NULL);
+        check_buffers(fixtures[i / 2], NUMOE_PLACEMENT_SLICE, i % 2, NULL);
+        check_buffers(fixtures[i / 2], NUMOE_PLACEMENT_REPLICATE, i % 2, NULL);
     }
+    const numoe_peers peers = {.rank = 1, .n_rank = 3};
+    check_buffers("gptoss-a", NUMOE_PLACEMENT_SHARD, false, &peers);
+    check_buffers("deepseek3-a", NUMOE_PLACEMENT_SLICE, false, &peers);
 }
 
 /* Hundreds of tokens: groups of a replicated expert are cut into pieces for several nodes. */
