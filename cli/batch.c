@@ -68,12 +68,34 @@ static bool parse_time(struct batch_options *o, const char *text)
     return true;
 }
 
+/* Options without a value. */
+static bool *flag_of(struct batch_options *o, int opt)
+{
+    switch (opt) {
+    case OPT_IGNORE_EOG:
+        return &o->ignore_eog;
+    case OPT_ORDERED:
+        return &o->ordered;
+    case OPT_STRICT:
+        return &o->strict;
+    case OPT_EXPERT_PARALLEL:
+        return &o->expert_parallel;
+    default:
+        return NULL;
+    }
+}
+
 static int batch_option(struct batch_options *o, int opt, const char *value)
 {
+    bool *flag = flag_of(o, opt);
     uint64_t n = 0;
     float x = 0;
     bool ok = true;
 
+    if (flag) {
+        *flag = true;
+        return 1;
+    }
     switch (opt) {
     case 'i':
         o->input = value;
@@ -83,18 +105,6 @@ static int batch_option(struct batch_options *o, int opt, const char *value)
         break;
     case 'n':
         ok = parse_uint("-n", value, 0, 1000000000, &o->max_tokens);
-        break;
-    case OPT_IGNORE_EOG:
-        o->ignore_eog = true;
-        break;
-    case OPT_ORDERED:
-        o->ordered = true;
-        break;
-    case OPT_STRICT:
-        o->strict = true;
-        break;
-    case OPT_EXPERT_PARALLEL:
-        o->expert_parallel = true;
         break;
     case OPT_SYNC:
         ok = parse_float("--sync", value, 0, 86400, &x);
