@@ -26,8 +26,8 @@ EXTRA_DIST += tests/unit/ggufbuild.h tests/unit/tinymodel.h
 EXTRA_DIST += tests/unit/npy.h tests/unit/rig.h tests/unit/madeup.h
 
 # ------------------------------------------------------------------ programs without Criterion
-plain_tests = tests/stress/stress-pool tests/gpu/test-program tests/fuzz/replay-gguf tests/fuzz/replay-tokenizer \
-	tests/fuzz/replay-jinja tests/fuzz/replay-imatrix
+plain_tests = tests/stress/stress-pool tests/stress/stress-exchange tests/gpu/test-program tests/fuzz/replay-gguf tests/fuzz/replay-tokenizer \
+	tests/fuzz/replay-jinja tests/fuzz/replay-imatrix tests/fuzz/replay-exchange
 
 tests_fuzz_replay_gguf_SOURCES = tests/fuzz/replay.c tests/fuzz/fuzz-gguf.c
 tests_fuzz_replay_gguf_CPPFLAGS = $(AM_CPPFLAGS) -DTEST_CORPUS='"tests/fuzz/corpus-gguf"'
@@ -45,13 +45,17 @@ tests_fuzz_replay_imatrix_SOURCES = tests/fuzz/replay.c tests/fuzz/fuzz-imatrix.
 tests_fuzz_replay_imatrix_CPPFLAGS = $(AM_CPPFLAGS) -DTEST_CORPUS='"tests/fuzz/corpus-imatrix"'
 EXTRA_DIST += tests/fuzz/corpus-imatrix
 
+tests_fuzz_replay_exchange_SOURCES = tests/fuzz/replay.c tests/fuzz/fuzz-exchange.c
+tests_fuzz_replay_exchange_CPPFLAGS = $(AM_CPPFLAGS) -DTEST_CORPUS='"tests/fuzz/corpus-exchange"'
+EXTRA_DIST += tests/fuzz/corpus-exchange
+
 # Writes the seeds of the corpus.
-EXTRA_PROGRAMS += tests/fuzz/make-corpus-gguf tests/fuzz/make-corpus-tokenizer
+EXTRA_PROGRAMS += tests/fuzz/make-corpus-gguf tests/fuzz/make-corpus-tokenizer tests/fuzz/make-corpus-exchange
 
 # ------------------------------------------------------------------ fuzzing
 FUZZ_SECONDS = 60
 fuzz_programs = tests/fuzz/fuzz-gguf tests/fuzz/fuzz-tokenizer tests/fuzz/fuzz-jinja \
-	tests/fuzz/fuzz-imatrix
+	tests/fuzz/fuzz-imatrix tests/fuzz/fuzz-exchange
 
 if FUZZING
 EXTRA_PROGRAMS += $(fuzz_programs)
@@ -63,6 +67,8 @@ tests_fuzz_fuzz_jinja_SOURCES = tests/fuzz/fuzz-jinja.c
 tests_fuzz_fuzz_jinja_LDFLAGS = $(AM_LDFLAGS) $(FUZZ_FLAGS)
 tests_fuzz_fuzz_imatrix_SOURCES = tests/fuzz/fuzz-imatrix.c
 tests_fuzz_fuzz_imatrix_LDFLAGS = $(AM_LDFLAGS) $(FUZZ_FLAGS)
+tests_fuzz_fuzz_exchange_SOURCES = tests/fuzz/fuzz-exchange.c
+tests_fuzz_fuzz_exchange_LDFLAGS = $(AM_LDFLAGS) $(FUZZ_FLAGS)
 
 # What is found anew stays in the build, in tests/fuzz/fuzz-X.found.
 fuzz: $(fuzz_programs)
