@@ -189,7 +189,7 @@ static void prefer_replicas(struct model_options *o)
     }
 }
 
-static int load(struct batch_job *job, const numoe_engine_params *params)
+static numoe_status load(struct batch_job *job, const numoe_engine_params *params, numoe_error *err)
 {
     struct model_options model = job->o->model;
 
@@ -198,7 +198,7 @@ static int load(struct batch_job *job, const numoe_engine_params *params)
     if (!params->peers) {
         prefer_replicas(&model);
     }
-    return open_engine(&model, &job->engine);
+    return try_open_engine(&model, &job->engine, err);
 }
 
 static int open_batch(struct batch_job *job, const numoe_engine_params *params)
@@ -206,7 +206,7 @@ static int open_batch(struct batch_job *job, const numoe_engine_params *params)
     const bool is_root = team_is_root(job);
     numoe_error err;
 
-    int exit_status = team_agree_model(job, load(job, params));
+    int exit_status = team_agree_model(job, load(job, params, &err), &err);
     if (exit_status == EXIT_OK && is_root && !job->o->model.quiet) {
         team_report(job);
         report_engine(job->engine);

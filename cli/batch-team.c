@@ -13,7 +13,8 @@
 
 #define CUSHION          4     /* requests that wait when more are asked for */
 #define MAX_WANTED       256   /* by a rank at once */
-#define ALIVE_SECONDS    10.0  /* without anything else to say */
+#define LOOK_SECONDS     0.2   /* between two looks at who is there */
+#define ALIVE_PART       0.1   /* of the patience, without anything else to say */
 #define PATIENCE_SECONDS 600.0 /* after which a silent rank is lost */
 #define GOODBYE_SECONDS  60.0  /* for the others to end their steps */
 #define LEAVE_PAUSES     1000
@@ -232,12 +233,13 @@ int team_begin(struct batch_job *job, int exit_status, size_t *n_left)
     return begin.status;
 }
 
-int team_agree(struct batch_job *job, int exit_status)
+/* The first rank's that is not EXIT_OK, and which that is. */
+static int agree(struct batch_job *job, int exit_status, unsigned *first)
 {
     struct team *t = job->team;
     int32_t own = exit_status, *all;
-    unsigned r = 0;
 
+    *first = 0;
     if (t == NULL) {
         return exit_status;
     }
@@ -246,20 +248,31 @@ int team_agree(struct batch_job *job, int exit_status)
         cluster_abort(t->c, fail(EXIT_LACKING, "no memory for %u ranks", t->n));
     }
     cluster_gather(t->c, &own, sizeof own, all);
-    while (r + 1 < t->n && all[r] == EXIT_OK) {
-        r++;
+    while (*first + 1 < t->n && all[*first] == EXIT_OK) {
+        ++*first;
     }
-    own = all[r];
+    own = all[*first];
     free(all);
     return own;
 }
 
-int team_agree_model(struct batch_job *job, int exit_status)
+int team_agree(struct batch_job *job, int exit_status)
+{
+    unsigned first;
+
+    return agree(job, exit_status, &first);
+}
+
+int team_agree_model(struct batch_job *job, numoe_status status, const numoe_error *err)
 {
     struct team *t = job->team;
-    unsigned other;
+    unsigned first, other;
+    const int exit_status =
+        agree(job, status == NUMOE_OK ? EXIT_OK : exit_status_of(status), &first);
 
-    exit_status = team_agree(job, exit_status);
+    if (exit_status != EXIT_OK && status != NUMOE_OK && (t == NULL || t->rank == first)) {
+        return fail_status(err);
+    }
     if (t == NULL || exit_status != EXIT_OK) {
         return exit_status;
     }
@@ -462,15 +475,15 @@ static void look_at_mates(struct batch_job *job)
 
     for (unsigned r = 1; r < t->n; r++) {
         struct mate *mate = &t->mate[r];
-        if (mate->is_lost || mate->said_bye) {
+        if (mate->is_dead || mate->said_bye) {
             continue;
         }
         mate->is_dead = cluster_is_dead(t->c, r);
         if (mate->is_dead) {
             lose(job, r, "was lost");
-        } else if (now_seconds() - mate->heard_seconds > t->patience_seconds) {
+        } else if (!mate->is_lost && now_seconds() - mate->heard_seconds > t->patience_seconds) {
             lose(job, r, "is silent");
-        } else if (now_seconds() - mate->told_seconds > ALIVE_SECONDS) {
+        } else if (now_seconds() - mate->told_seconds > ALIVE_PART * t->patience_seconds) {
             tell(job, r, (struct head){.kind = KIND_ALIVE}, NULL, 0);
         }
     }
@@ -510,12 +523,29 @@ static void look_at_root(struct batch_job *job)
     if (job_signal() && !t->signal) {
         t->signal = job_signal();
         tell_root(job, KIND_STOP, (size_t)t->signal);
-    } else if (now_seconds() - root->told_seconds > ALIVE_SECONDS) {
+    } else if (now_seconds() - root->told_seconds > ALIVE_PART * t->patience_seconds) {
         tell_root(job, KIND_ALIVE, 0);
     }
 }
 
 /* ------------------------------------------------------------------ both */
+
+/* Who did not look for long, in a long step or stopped, has not heard the others for that alone. */
+static void look(struct batch_job *job)
+{
+    struct team *t = job->team;
+    const double now = now_seconds();
+
+    for (unsigned r = 0; now - t->looked_at > t->patience_seconds / 2 && r < t->n; r++) {
+        t->mate[r].heard_seconds = now;
+    }
+    t->looked_at = now;
+    if (t->rank > 0) {
+        look_at_root(job);
+    } else {
+        look_at_mates(job);
+    }
+}
 
 int team_talk(struct batch_job *job)
 {
@@ -538,13 +568,8 @@ int team_talk(struct batch_job *job)
     for (unsigned r = 1; exit_status == EXIT_OK && t->rank == 0 && r < t->n; r++) {
         exit_status = deal(job, r);
     }
-    if (exit_status == EXIT_OK && now_seconds() > t->looked_at + 0.2) {
-        t->looked_at = now_seconds();
-        if (t->rank > 0) {
-            look_at_root(job);
-        } else {
-            look_at_mates(job);
-        }
+    if (exit_status == EXIT_OK && now_seconds() > t->looked_at + LOOK_SECONDS) {
+        look(job);
     }
     return exit_status;
 }
@@ -616,7 +641,7 @@ double team_step_seconds(const struct batch_job *job)
 static void tell_mates(struct batch_job *job, struct head head)
 {
     for (unsigned r = 1; r < job->team->n; r++) {
-        if (!job->team->mate[r].is_lost) {
+        if (!job->team->mate[r].is_dead) { /* who is only silent may wake up */
             tell(job, r, head, NULL, 0);
         }
     }

@@ -20,8 +20,9 @@ bool team_is_root(const struct batch_job *job);
 int team_begin(struct batch_job *job, int exit_status, size_t *n_left);
 /* Collective: the status of the first rank whose is not EXIT_OK. */
 int team_agree(struct batch_job *job, int exit_status);
-/* The same once engines are open; and that all have the same model. The work begins. */
-int team_agree_model(struct batch_job *job, int exit_status);
+/* The same once engines were opened: the first rank where that failed says why, with *err. And that
+ * all have the same model. The work begins. */
+int team_agree_model(struct batch_job *job, numoe_status status, const numoe_error *err);
 
 void team_report(const struct batch_job *job); /* who is there, on stderr; alone, nothing */
 

@@ -36,6 +36,7 @@ extern const struct command command_experts, command_bench, command_scale;
 int fail(int exit_status, const char *fmt, ...) NUMOE_PRINTF(2, 3);
 int fail_usage(const struct command *cmd, const char *fmt, ...) NUMOE_PRINTF(2, 3);
 int fail_status(const numoe_error *err);
+int exit_status_of(numoe_status status);
 int fail_file(const char *path, const numoe_error *err); /* what is wrong is in this file */
 void warn(const char *fmt, ...) NUMOE_PRINTF(1, 2);
 /* Who says so, from now on: "rank 1: ", where several processes do. */
@@ -271,6 +272,9 @@ double now_seconds(void);
 
 /* Opens the engine with a progress bar; an exit status. */
 int open_engine(const struct model_options *o, numoe_engine **engine);
+/* The same, where somebody else says what is wrong. */
+numoe_status try_open_engine(const struct model_options *o, numoe_engine **engine,
+                             numoe_error *err);
 /* "f16", as --kv takes it. */
 const char *kv_type_name(numoe_kv_type type);
 void report_engine(const numoe_engine *engine);

@@ -85,7 +85,7 @@ int fail_usage(const struct command *cmd, const char *fmt, ...)
     return EXIT_INPUT;
 }
 
-static int exit_status_of(numoe_status status)
+int exit_status_of(numoe_status status)
 {
     switch (status) {
     case NUMOE_E_SUPPORT:

@@ -91,18 +91,24 @@ static void on_load(void *loading, uint64_t n_done, uint64_t n_total)
     }
 }
 
-int open_engine(const struct model_options *o, numoe_engine **engine)
+numoe_status try_open_engine(const struct model_options *o, numoe_engine **engine, numoe_error *err)
 {
     numoe_engine_params params = o->params;
     struct loading loading = {.begin_seconds = 0};
-    numoe_error err;
 
     progress_init(&loading.bar, "loading", o->quiet);
     params.progress = on_load;
     params.progress_arg = &loading;
-    numoe_status status = numoe_engine_open(&params, engine, &err);
+    const numoe_status status = numoe_engine_open(&params, engine, err);
     progress_end(&loading.bar);
-    return status == NUMOE_OK ? EXIT_OK : fail_status(&err);
+    return status;
+}
+
+int open_engine(const struct model_options *o, numoe_engine **engine)
+{
+    numoe_error err;
+
+    return try_open_engine(o, engine, &err) == NUMOE_OK ? EXIT_OK : fail_status(&err);
 }
 
 /* 39553024 as "39.6 M". */

@@ -98,7 +98,8 @@ test "$(grep -c '^numoe: ' "$tmp/log")" -eq 1 || complain "not one line: $(cat "
 says '^numoe: rank 0: .*in: line [0-9]+: '
 ranks 2 -q -i "$tmp/in" -o "$tmp/none" -m "$tmp/none.gguf"
 test $? -eq 2 || complain "no model: $(cat "$tmp/log")"
-says '^numoe: rank [01]: .*none.gguf: cannot be opened'
+says '^numoe: rank 0: .*none.gguf: cannot be opened'
+test "$(grep -c '^numoe: ' "$tmp/log")" -eq 1 || complain "not one line: $(cat "$tmp/log")"
 mpirun -n 1 "$numoe" batch -q -i "$tmp/in" -o "$tmp/x" : -n 1 "$numoe" batch -q -i "$tmp/in" -o "$tmp/x" --temp 0 \
     >"$tmp/log" 2>&1
 test $? -eq 2 || complain "different options: $(cat "$tmp/log")"
@@ -188,5 +189,17 @@ says '^numoe: rank 0: rank 1 was lost: what it had, [0-9]+ requests, is dealt ag
 test "$(lines "$tmp/lost")" -eq 120 || complain "a lost rank: $(lines "$tmp/lost") results: $(cat "$tmp/log")"
 "$numoe" batch -q -i "$tmp/many" -o "$tmp/alone" </dev/null || complain "status $? alone"
 same_set "$tmp/alone" "$tmp/lost" 'a lost rank'
+
+# ---- a rank that is silent: what it has is dealt again; when it wakes up, nothing is there twice
+NUMOE_PEER_PATIENCE=3 mpirun -n 2 "$numoe" batch --sync 0 -i "$tmp/many" -o "$tmp/silent" >"$tmp/log" 2>&1 </dev/null &
+job=$!
+for _ in $(seq 200); do test -s "$tmp/silent" && break; sleep 0.05; done
+pid=$(rank_pid $job 1)
+kill -STOP "$pid" || complain 'no rank 1'
+for _ in $(seq 200); do grep -q 'rank 1 is silent' "$tmp/log" && break; sleep 0.05; done
+kill -CONT "$pid"
+wait $job || complain "a silent rank: status $?: $(cat "$tmp/log")"
+says '^numoe: rank 0: rank 1 is silent: what it had, [0-9]+ requests, is dealt again'
+same_set "$tmp/alone" "$tmp/silent" 'a silent rank'
 
 exit $bad
