@@ -125,7 +125,7 @@ static uint64_t work_bytes(const struct gpu *g)
 {
     const struct model_hparams *hp = &g->request.model->hp;
     const uint64_t key = hp->attn == ATTN_MLA ? hp->kv_lora_rank + hp->n_rope : hp->n_qk;
-    const uint64_t token_floats = 8 * (uint64_t)hp->n_embd + 2 * (uint64_t)hp->n_head * hp->n_qk +
+    const uint64_t token_floats = 11 * (uint64_t)hp->n_embd + 2 * (uint64_t)hp->n_head * hp->n_qk +
                                   2 * hp->n_head * key + 2 * (uint64_t)hp->n_head * hp->n_v +
                                   3 * (uint64_t)(hp->n_ff + hp->n_ff_shared) +
                                   2 * (uint64_t)hp->n_expert_used * (hp->n_embd + hp->n_ff_expert) +

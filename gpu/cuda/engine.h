@@ -13,7 +13,9 @@
 
 #define STEP_BUCKET_MAX 64u  /* tokens of the largest graph */
 #define STEP_TILE       256u /* tokens of a prompt whose heads are in latent space together */
-#define STEP_GEMM_FROM  48u  /* tokens from which on weights are dequantized for tensor cores */
+#define STEP_GROUP_FROM 16u  /* tokens an expert, on average, from which hot ones are grouped */
+#define STEP_GROUP_ROWS 32u /* to a multiple of which: the library has a plan for each number */
+#define STEP_GEMM_FROM  48u /* tokens from which on weights are dequantized for tensor cores */
 
 struct cuda_layer {
     struct cuda_matrix m[N_SLOT]; /* n_mat 0: absent */
@@ -58,6 +60,9 @@ struct cuda_buffers {
     float *route_weights; /* result */
     float *hot_gate, *hot_up; /* [B * k, F] for B tokens at a time */
     struct cuda_act hot_ff;
+    struct cuda_act hot_x; /* [T, D] tokens of one expert, and its output, for long prompts */
+    float *hot_out;
+    int32_t *order;       /* [T * k] choices by expert */
     float *hot_y;         /* [T * k, D] */
     struct cuda_act head; /* [n_logits, D] */
     float *logits;        /* [n_logits, V] */
@@ -88,6 +93,8 @@ struct cuda_engine {
     struct cuda_blas *blas;
     unsigned *count;
     uint64_t *arrived;
+    int32_t *host_slot, *host_order; /* [T * k] pinned: b.slot, b.order */
+    unsigned *host_begin;            /* [n_expert + 1] where an expert's part of the order begins */
 
     uint8_t *staging[2], *raw[2]; /* loading: pinned, and in VRAM */
     cudaEvent_t staged[2];

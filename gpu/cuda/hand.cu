@@ -133,6 +133,42 @@ extern "C" void cuda_slots(const int32_t *ids, const int32_t *slot_of, unsigned 
     }
 }
 
+/* Grid: (elements, rows). */
+static __global__ void gather_rows(const float *x, const int32_t *order, unsigned n,
+                                   unsigned n_used, unsigned k, float *out)
+{
+    const unsigned row = blockIdx.y;
+    const float *from = row < n ? x + (size_t)(order[row] / (int)n_used) * k : NULL;
+    for (unsigned i = blockIdx.x * blockDim.x + threadIdx.x; i < k; i += gridDim.x * blockDim.x) {
+        out[(size_t)row * k + i] = from != NULL ? from[i] : 0;
+    }
+}
+
+extern "C" void cuda_gather(const float *x, const int32_t *order, unsigned n, unsigned n_out,
+                            unsigned n_used, unsigned k, float *out, cudaStream_t s)
+{
+    if (n_out > 0) {
+        gather_rows<<<dim3((k + 1023) / 1024, n_out), 256, 0, s>>>(x, order, n, n_used, k, out);
+    }
+}
+
+static __global__ void scatter_rows(const float *y, const int32_t *order, unsigned k, float *out)
+{
+    const float *from = y + (size_t)blockIdx.y * k;
+    float *to = out + (size_t)order[blockIdx.y] * k;
+    for (unsigned i = blockIdx.x * blockDim.x + threadIdx.x; i < k; i += gridDim.x * blockDim.x) {
+        to[i] = from[i];
+    }
+}
+
+extern "C" void cuda_scatter(const float *y, const int32_t *order, unsigned n, unsigned k,
+                             float *out, cudaStream_t s)
+{
+    if (n > 0) {
+        scatter_rows<<<dim3((k + 1023) / 1024, n), 256, 0, s>>>(y, order, k, out);
+    }
+}
+
 struct two {
     float *p[2];
 };

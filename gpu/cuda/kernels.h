@@ -50,6 +50,8 @@ void cuda_matrix_place(struct cuda_matrix *w, void *data);
 /* n_block blocks as in the file (raw) to their places, from block `first` of the whole on. */
 void cuda_matrix_fill(const struct cuda_matrix *w, const void *raw, size_t first, size_t n_block,
                       cudaStream_t s);
+/* Matrix i of w alone. */
+struct cuda_matrix cuda_matrix_one(const struct cuda_matrix *w, unsigned i);
 /* Once for each device, before any kernel: codebooks. */
 cudaError_t cuda_tables_init(void);
 
@@ -218,6 +220,12 @@ void cuda_hand_in(const struct cuda_hand *h, const struct cuda_combine_args *p, 
 /* slot [n] = slot_of[ids[n]] */
 void cuda_slots(const int32_t *ids, const int32_t *slot_of, unsigned n, int32_t *slot,
                 cudaStream_t s);
+/* out [n_out, k] row i = x row order[i] / n_used for i < n, zeros behind. */
+void cuda_gather(const float *x, const int32_t *order, unsigned n, unsigned n_out, unsigned n_used,
+                 unsigned k, float *out, cudaStream_t s);
+/* out row order[i] = y row i, rows of k elements. */
+void cuda_scatter(const float *y, const int32_t *order, unsigned n, unsigned k, float *out,
+                  cudaStream_t s);
 /* Choices of layers without hand-off, to pinned memory of slot number % 2. */
 struct cuda_routes_args {
     const struct cuda_step *step;

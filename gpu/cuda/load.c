@@ -457,11 +457,15 @@ static void take_buffers(struct cuda_engine *e)
     b->route_ids = take_work(e, e->h->n_route * pairs, sizeof(int32_t));
     b->route_weights = take_work(e, e->h->n_route * pairs, sizeof(float));
     if (e->h->n_hot > 0) {
-        const size_t some = MIN(n, STEP_BUCKET_MAX) * hp->n_expert_used;
+        const size_t rows = round_up(n, STEP_GROUP_ROWS);
+        const size_t some = MAX(MIN(n, STEP_BUCKET_MAX) * hp->n_expert_used, rows);
         b->hot_gate = take_work(e, some * hp->n_ff_expert, sizeof(float));
         b->hot_up = take_work(e, some * hp->n_ff_expert, sizeof(float));
         b->hot_ff = take_act(e, some, hp->n_ff_expert);
         b->hot_y = take_work(e, pairs * d, sizeof(float));
+        b->hot_x = take_act(e, rows, d);
+        b->hot_out = take_work(e, rows * d, sizeof(float));
+        b->order = take_work(e, pairs, sizeof(int32_t));
     }
     if (e->has_head) {
         b->head = take_act(e, e->max_logits, d);
@@ -560,6 +564,15 @@ static numoe_status make_staging(struct cuda_engine *e, numoe_error *err)
         FORWARD_IF(engine_cuda(cudaMalloc((void **)&e->raw[i], STAGING_BYTES), "memory", err));
         FORWARD_IF(engine_cuda(cudaEventCreateWithFlags(&e->staged[i], cudaEventDisableTiming),
                                "event", err));
+    }
+    const size_t order_bytes = (size_t)e->max_tokens * e->h->n_expert_used * sizeof(int32_t);
+    if (e->h->n_hot > 0) {
+        FORWARD_IF(
+            engine_cuda(cudaMallocHost((void **)&e->host_slot, order_bytes), "pinned memory", err));
+        FORWARD_IF(engine_cuda(cudaMallocHost((void **)&e->host_order, order_bytes),
+                               "pinned memory", err));
+        FORWARD_IF(mem_new(&e->host_begin, e->h->n_expert + 1, sizeof *e->host_begin,
+                           "list of experts", err));
     }
     FORWARD_IF(engine_cuda(cudaMallocHost((void **)&in, inputs_bytes(e)), "pinned memory", err));
     memset(in, 0, inputs_bytes(e));

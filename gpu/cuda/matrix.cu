@@ -82,6 +82,17 @@ extern "C" void cuda_matrix_place(cuda_matrix *w, void *data)
     }
 }
 
+extern "C" cuda_matrix cuda_matrix_one(const cuda_matrix *w, unsigned i)
+{
+    const cut *c = cut_of(w->format);
+    cuda_matrix one = *w;
+    one.n_mat = 1;
+    for (int j = 0; j < CUDA_MAX_PLANE && c->bytes[j] > 0; j++) {
+        one.plane[j] += (size_t)i * w->n_row * w->n_block * c->bytes[j];
+    }
+    return one;
+}
+
 struct fill_args {
     planes to;
     unsigned bytes[CUDA_MAX_PLANE], offset[CUDA_MAX_PLANE], block_bytes;

@@ -7,6 +7,7 @@
  */
 #include <cuda_runtime_api.h>
 #include <nvtx3/nvToolsExt.h>
+#include <string.h>
 
 #include "base/mem.h"
 #include "gpu/cuda/engine.h"
@@ -441,6 +442,101 @@ static void run_hot(struct call *c, const struct cuda_layer *l, unsigned t0, uns
     run(c, &down);
 }
 
+/* Hot expert i of tokens that are put together, n of them: choices order[0..n), on the device. */
+static void run_hot_expert(struct call *c, const struct cuda_layer *l, unsigned i,
+                           const int32_t *order, unsigned n)
+{
+    struct cuda_engine *e = c->e;
+    struct cuda_buffers *b = &e->b;
+    const struct model_hparams *hp = &e->model->hp;
+    const unsigned d = hp->n_embd, f = hp->n_ff_expert;
+    const unsigned rows = n < STEP_GEMM_FROM ? n : (unsigned)round_up(n, STEP_GROUP_ROWS);
+    const struct cuda_matrix gate = cuda_matrix_one(&l->m[SLOT_GATE_EXPS], i);
+    const struct cuda_matrix up = cuda_matrix_one(&l->m[SLOT_UP_EXPS], i);
+    const struct cuda_matrix down = cuda_matrix_one(&l->m[SLOT_DOWN_EXPS], i);
+    const float *gate_bias = l->vec[SLOT_GATE_EXPS_BIAS], *up_bias = l->vec[SLOT_UP_EXPS_BIAS];
+    const struct cuda_glu_args g = {.gate = b->hot_gate,
+                                    .up = b->hot_up,
+                                    .gate_bias = gate_bias ? gate_bias + (size_t)i * f : NULL,
+                                    .up_bias = up_bias ? up_bias + (size_t)i * f : NULL,
+                                    .n = rows,
+                                    .k = f,
+                                    .ld = f,
+                                    .act = hp->act == FFN_SILU ? CUDA_SILU : CUDA_SWIGLU_OAI,
+                                    .alpha = hp->act_alpha,
+                                    .limit = hp->act_limit,
+                                    .h = b->hot_ff};
+    cuda_gather(b->norm.f, order, n, rows, hp->n_expert_used, d, b->hot_x.f, e->stream);
+    convert(c, &b->hot_x, rows, d);
+    multiply(c, &gate, &b->hot_x, rows, b->hot_gate);
+    multiply(c, &up, &b->hot_x, rows, b->hot_up);
+    cuda_glu(&g, e->stream);
+    multiply(c, &down, &b->hot_ff, rows, b->hot_out);
+    cuda_scatter(b->hot_out, order, n, d, b->hot_y, e->stream);
+}
+
+/* A counting sort of a step's choices by hot expert: host_order, host_begin. */
+static void order_choices(struct cuda_engine *e, unsigned n_pair, unsigned n_hot)
+{
+    unsigned *at = e->host_begin, sum = 0;
+    memset(at, 0, (n_hot + 1) * sizeof *at);
+    for (unsigned i = 0; i < n_pair; i++) {
+        at[e->host_slot[i] < 0 ? n_hot : (unsigned)e->host_slot[i]]++;
+    }
+    for (unsigned i = 0; i < n_hot; i++) {
+        const unsigned n = at[i];
+        at[i] = sum;
+        sum += n;
+    }
+    at[n_hot] = 0; /* those that are not hot have no place */
+    for (unsigned i = 0; i < n_pair; i++) {
+        if (e->host_slot[i] >= 0) {
+            e->host_order[at[e->host_slot[i]]++] = (int32_t)i;
+        }
+    }
+    /* each has moved to where the next begins */
+    memmove(at + 1, at, n_hot * sizeof *at);
+    at[0] = 0;
+}
+
+/* The same as run_hot() for a long prompt: each expert's weights are read once. Waits for the
+ * choice, which the host has to know: the device has nothing to do for that moment. */
+static void run_hot_together(struct call *c, const struct cuda_layer *l)
+{
+    struct cuda_engine *e = c->e;
+    const unsigned n_pair = c->n * e->model->hp.n_expert_used;
+    const size_t bytes = n_pair * sizeof(int32_t);
+    cudaMemcpyAsync(e->host_slot, e->b.slot, bytes, cudaMemcpyDeviceToHost, e->stream);
+    if (cudaStreamSynchronize(e->stream) != cudaSuccess) {
+        return; /* an error that stays: step_enqueue() finds it */
+    }
+    order_choices(e, n_pair, l->n_hot);
+    cudaMemcpyAsync(e->b.order, e->host_order, bytes, cudaMemcpyHostToDevice, e->stream);
+    for (unsigned i = 0; i < l->n_hot; i++) {
+        const unsigned from = e->host_begin[i], n = e->host_begin[i + 1] - from;
+        if (n > 0) {
+            run_hot_expert(c, l, i, e->b.order + from, n);
+        }
+    }
+}
+
+/* All choices of hot experts, from b.slot to b.hot_y. */
+static void hot_experts(struct call *c, const struct cuda_layer *l, const int32_t *ids)
+{
+    struct cuda_engine *e = c->e;
+    const unsigned n_pair = c->n * e->model->hp.n_expert_used;
+    nvtxRangePushA("hot experts");
+    cuda_slots(ids, l->slot_of, n_pair, e->b.slot, e->stream);
+    if (c->long_prompt && n_pair >= STEP_GROUP_FROM * e->h->n_expert) {
+        run_hot_together(c, l);
+    } else {
+        for (unsigned t0 = 0; t0 < c->n; t0 += STEP_BUCKET_MAX) {
+            run_hot(c, l, t0, MIN(STEP_BUCKET_MAX, c->n - t0));
+        }
+    }
+    nvtxRangePop();
+}
+
 static struct cuda_hand hand_of(const struct cuda_engine *e, unsigned i)
 {
     const struct exchange_header *h = e->h;
@@ -490,12 +586,7 @@ static void experts(struct call *c, const struct cuda_layer *l, unsigned i_hand,
         shared_expert(c, l);
     }
     if (l->n_hot > 0) {
-        nvtxRangePushA("hot experts");
-        cuda_slots(choice.ids, l->slot_of, c->n * hp->n_expert_used, b->slot, e->stream);
-        for (unsigned t0 = 0; t0 < c->n; t0 += STEP_BUCKET_MAX) {
-            run_hot(c, l, t0, MIN(STEP_BUCKET_MAX, c->n - t0));
-        }
-        nvtxRangePop();
+        hot_experts(c, l, choice.ids);
     }
     const struct cuda_combine_args p = {.x = b->x,
                                         .n = c->n,

@@ -504,8 +504,10 @@ static void test_fixture(const char *program, const char *fixtures, const char *
     static const struct variant variants[] = {
         {"exact, experts of the engine", 0, EXCHANGE_FLOAT_F32, EXCHANGE_KV_F32, 256, 1e-4},
         {"exact, all hot, chunks of 33", 10, EXCHANGE_FLOAT_F32, EXCHANGE_KV_F32, 33, 1e-4},
+        {"exact, all hot, prompt at once", 10, EXCHANGE_FLOAT_F32, EXCHANGE_KV_F32, 256, 1e-4},
         {"exact, some hot, single tokens", 4, EXCHANGE_FLOAT_F32, EXCHANGE_KV_F32, 1, 1e-4},
         {"fast, some hot, prompt at once", 4, EXCHANGE_FLOAT_FAST, EXCHANGE_KV_F32, 256, 2e-3},
+        {"fast, all hot, prompt at once", 10, EXCHANGE_FLOAT_FAST, EXCHANGE_KV_F32, 256, 2e-3},
         {"fast, experts of the engine, chunks of 7", 0, EXCHANGE_FLOAT_FAST, EXCHANGE_KV_F32, 7,
          2e-3},
         /* rounds the cache: a choice of experts that is nearly even may fall otherwise */
