@@ -45,7 +45,7 @@ static void next_matrix(struct job *j, const struct weights *all, struct weights
 static void measure(struct job *j, const struct weights *all, unsigned n_thread,
                     const struct options *o)
 {
-    const bool floats = kern_act_kind(all->id) == KERN_ACT_F32;
+    const bool floats = j->kern->act[all->id] == KERN_ACT_F32;
     double time[REPEATS_MAX], peak[REPEATS_MAX], error[2];
     const double read =
         read_bandwidth(all->panels, all->n_row / PANEL_ROWS * all->panel_bytes, n_thread);

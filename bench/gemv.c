@@ -55,7 +55,7 @@ static void measure(struct job *j, bool hot, unsigned n_thread, const struct opt
 {
     double rate[REPEATS_MAX], share[REPEATS_MAX], read[REPEATS_MAX], peak[REPEATS_MAX],
         peak_share[REPEATS_MAX], error[2];
-    bool floats = kern_act_kind(j->w->id) == KERN_ACT_F32;
+    bool floats = j->kern->act[j->w->id] == KERN_ACT_F32;
     size_t read_bytes = j->w->n_row / PANEL_ROWS * j->w->panel_bytes;
 
     j->n_row = hot ? hot_rows(j->w, n_thread, o) : cold_rows(j->w, j->n_token, n_thread);

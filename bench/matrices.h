@@ -114,6 +114,18 @@ static void weights_free(struct weights *w, unsigned k)
 
 /* ------------------------------------------------------------------ activations */
 
+static void act_make_256(struct kern_act *a, const struct kern *kern, unsigned n)
+{
+    const size_t all = (size_t)n * a->k;
+    int8_t *q = map_memory(all);
+    float *d = map_memory(sizeof(float) * (all / 256));
+    int16_t *s = map_memory(sizeof(int16_t) * (all / 16));
+    kern->quantize_256(a->f, all, q, d, s);
+    a->q256 = q;
+    a->d256 = d;
+    a->s256 = s;
+}
+
 static void act_make(struct kern_act *a, const struct kern *kern, unsigned n, unsigned k)
 {
     float *f = map_memory(sizeof(float) * n * k), *d = map_memory(sizeof(float) * n * (k / 32));
@@ -126,7 +138,10 @@ static void act_make(struct kern_act *a, const struct kern *kern, unsigned n, un
         kern->quantize(f + (size_t)t * k, k, q + (size_t)t * k, d + (size_t)t * (k / 32),
                        s + (size_t)t * (k / 16));
     }
-    *a = (struct kern_act){k, f, q, d, s};
+    *a = (struct kern_act){.k = k, .f = f, .q = q, .d = d, .s = s};
+    if (kern->quantize_256 != NULL && k % 256 == 0) {
+        act_make_256(a, kern, n);
+    }
 }
 
 static void act_free(struct kern_act *a, unsigned n)
@@ -135,6 +150,11 @@ static void act_free(struct kern_act *a, unsigned n)
     munmap((void *)a->d, sizeof(float) * n * (a->k / 32));
     munmap((void *)a->q, (size_t)n * a->k);
     munmap((void *)a->s, sizeof(int16_t) * n * (a->k / 16));
+    if (a->q256 != NULL) {
+        munmap((void *)a->q256, (size_t)n * a->k);
+        munmap((void *)a->d256, sizeof(float) * n * (a->k / 256));
+        munmap((void *)a->s256, sizeof(int16_t) * n * (a->k / 16));
+    }
 }
 
 /* ------------------------------------------------------------------ measuring */
@@ -151,6 +171,19 @@ static void job_part(void *ctx, unsigned thread, unsigned n_thread)
     }
 }
 
+/* An element as the kernels get it. */
+static double act_at(const struct kern_act *a, enum kern_act_kind kind, size_t i)
+{
+    switch (kind) {
+    case KERN_ACT_Q8:
+        return (double)a->d[i / 32] * a->q[i];
+    case KERN_ACT_Q8_256:
+        return (double)a->d256[i / 256] * a->q256[i];
+    default:
+        return a->f[i];
+    }
+}
+
 /* y of the sample rows against float64, relative root mean squares: [0] with the activations as
  * they were, [1] as the kernel gets them. */
 static void job_error(const struct job *j, double error[2])
@@ -158,6 +191,7 @@ static void job_error(const struct job *j, double error[2])
     const struct kern_act *a = &j->act;
     size_t row_bytes = format_row_bytes(j->w->format, a->k);
     float *w = map_memory(sizeof(float) * a->k);
+    const enum kern_act_kind kind = j->kern->act[j->w->id];
     double off[2] = {0, 0}, all = 0;
     for (unsigned r = 0; r < SAMPLE_ROWS && r < j->n_row; r++) {
         format_dequant_row(j->w->format, j->w->rows + r * row_bytes, a->k, w);
@@ -165,7 +199,7 @@ static void job_error(const struct job *j, double error[2])
             double exact = 0, quant = 0;
             for (size_t i = 0, at = (size_t)t * a->k; i < a->k; i++, at++) {
                 exact += (double)w[i] * a->f[at];
-                quant += (double)w[i] * a->d[at / 32] * a->q[at];
+                quant += (double)w[i] * act_at(a, kind, at);
             }
             double y = j->y[(size_t)t * j->n_row + r];
             off[0] += (y - exact) * (y - exact);
@@ -174,7 +208,7 @@ static void job_error(const struct job *j, double error[2])
         }
     }
     error[0] = sqrt(off[0] / all);
-    error[1] = kern_act_kind(j->w->id) == KERN_ACT_Q8 ? sqrt(off[1] / all) : error[0];
+    error[1] = kind != KERN_ACT_F32 ? sqrt(off[1] / all) : error[0];
     munmap(w, sizeof(float) * a->k);
 }
 

@@ -60,9 +60,7 @@ static void project_queries(struct dense *d, struct worker *w, unsigned il)
     for (uint32_t t = lo; t < hi; t++) {
         d->kern->rmsnorm(d->q_a + (size_t)t * act->k, norm->vec[w->in], act->k,
                          d->model->hp.norm_eps, act->f + (size_t)t * act->k);
-        if (q_b->q8) {
-            act_convert(act, d->kern, t);
-        }
+        act_convert(act, d->kern, weight_acts(q_b, d->kern), t);
     }
     worker_node_barrier(w);
     const struct kern_act x = act_view(act);
@@ -92,9 +90,7 @@ static void multiply_head(const struct dense *d, struct weight_reader *rd, unsig
         const unsigned nt = MIN(MLA_HEAD_TOKENS, p->t1 - t0);
         for (unsigned i = 0; i < nt; i++) {
             p->input(d, rd->in, il, p->tile, t0 + i, h, act->f + (size_t)i * act->k);
-            if (p->weight->q8) {
-                act_convert(act, d->kern, i);
-            }
+            act_convert(act, d->kern, weight_acts(p->weight, d->kern), i);
         }
         weight_matmul_panels(p->weight, h, rd, p0, p1, &x, NULL, NULL, nt,
                              p->y + (t0 - p->t0) * p->ld_token + h * p->ld_head, p->ld_token);

@@ -30,8 +30,9 @@ static numoe_status worker_init(const struct dense *d, struct node_arena *arena,
                                 &worker->embd, err));
     if (hp->attn == ATTN_MLA) {
         FORWARD_IF(alloc_floats(arena, hp->kv_lora_rank + hp->n_rope, &worker->row, err));
-        FORWARD_IF(act_init(&worker->nope, arena, hp->n_nope, MLA_HEAD_TOKENS, NULL, err));
-        FORWARD_IF(act_init(&worker->latent, arena, hp->kv_lora_rank, MLA_HEAD_TOKENS, NULL, err));
+        FORWARD_IF(act_init(&worker->nope, arena, d->kern, hp->n_nope, MLA_HEAD_TOKENS, NULL, err));
+        FORWARD_IF(act_init(&worker->latent, arena, d->kern, hp->kv_lora_rank, MLA_HEAD_TOKENS,
+                            NULL, err));
     }
     return NUMOE_OK;
 }
@@ -51,10 +52,10 @@ static numoe_status node_init(struct dense *d, unsigned in, unsigned n_worker, n
     }
     FORWARD_IF(alloc_floats(arena, (size_t)n_token * hp->n_embd, &node->x, err));
     FORWARD_IF(alloc_floats(arena, (size_t)n_token * d->rope.n_rot, &node->angles, err));
-    FORWARD_IF(act_init(&node->norm, arena, hp->n_embd, n_token, NULL, err));
-    FORWARD_IF(act_init(&node->q_lora, arena, hp->q_lora_rank, n_token, NULL, err));
-    FORWARD_IF(act_init(&node->attn, arena, hp->n_head * hp->n_v, n_token, d->attn, err));
-    return act_init(&node->ff, arena, hp->n_ff, n_token, d->h, err);
+    FORWARD_IF(act_init(&node->norm, arena, d->kern, hp->n_embd, n_token, NULL, err));
+    FORWARD_IF(act_init(&node->q_lora, arena, d->kern, hp->q_lora_rank, n_token, NULL, err));
+    FORWARD_IF(act_init(&node->attn, arena, d->kern, hp->n_head * hp->n_v, n_token, d->attn, err));
+    return act_init(&node->ff, arena, d->kern, hp->n_ff, n_token, d->h, err);
 }
 
 /* Buffers that all nodes write and read; on the first node. */
@@ -144,11 +145,11 @@ numoe_status dense_new(const struct model *model, const struct store *store,
 }
 
 numoe_status dense_buffer_bytes(const struct model *model, const struct pool_team *team,
-                                const struct topo *topo, unsigned max_tokens, uint64_t *node_bytes,
-                                numoe_error *err)
+                                const struct topo *topo, const struct kern *kern,
+                                unsigned max_tokens, uint64_t *node_bytes, numoe_error *err)
 {
     struct dense *d = NULL;
-    FORWARD_IF(dense_new(model, NULL, team, topo, NULL, max_tokens, &d, err));
+    FORWARD_IF(dense_new(model, NULL, team, topo, kern, max_tokens, &d, err));
     for (unsigned in = 0; in < d->n_node; in++) {
         node_bytes[in] += node_arena_bytes(d->node[in].arena);
     }

@@ -28,8 +28,8 @@ numoe_status dense_new(const struct model *model, const struct store *store,
                        numoe_error *err);
 /* Adds the memory that dense_new() will take to node_bytes [the team's nodes]. */
 numoe_status dense_buffer_bytes(const struct model *model, const struct pool_team *team,
-                                const struct topo *topo, unsigned max_tokens, uint64_t *node_bytes,
-                                numoe_error *err);
+                                const struct topo *topo, const struct kern *kern,
+                                unsigned max_tokens, uint64_t *node_bytes, numoe_error *err);
 void dense_free(struct dense *d);
 
 /* Sets the batch, n <= max_tokens; copied. By the caller's thread, before the workers start. */
@@ -50,8 +50,9 @@ void dense_attention(struct dense *d, struct worker *w, unsigned il);
 /* x += ffn(norm(x)): layers without experts. */
 void dense_ffn(struct dense *d, struct worker *w, unsigned il);
 
-/* norm(x) of all tokens, for layers with experts, on this worker's node: floats, and int8 if q8. */
-const struct act *dense_ffn_input(struct dense *d, struct worker *w, unsigned il, bool q8);
+/* norm(x) of all tokens, for layers with experts, on this worker's node: floats, and the forms that
+ * `acts` names. */
+const struct act *dense_ffn_input(struct dense *d, struct worker *w, unsigned il, unsigned acts);
 
 /* Logits of the tokens that want them. */
 void dense_head(struct dense *d, struct worker *w);

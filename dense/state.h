@@ -78,7 +78,7 @@ static inline const struct weight *dense_weight(const struct dense *d, unsigned 
 }
 
 /* norm(x) of the worker's own tokens into node->norm. A node barrier must follow. */
-void dense_norm(struct dense *d, struct worker *w, const struct weight *norm, bool q8);
+void dense_norm(struct dense *d, struct worker *w, const struct weight *norm, unsigned acts);
 
 /* x += residual_scale * (y + bias) of the worker's own tokens; bias may be absent. */
 void dense_residual(struct dense *d, struct worker *w, const struct weight *bias);

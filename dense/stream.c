@@ -65,7 +65,7 @@ void dense_enter(struct dense *d, struct worker *w, const float *stream)
     }
 }
 
-void dense_norm(struct dense *d, struct worker *w, const struct weight *norm, bool q8)
+void dense_norm(struct dense *d, struct worker *w, const struct weight *norm, unsigned acts)
 {
     const struct model_hparams *hp = &d->model->hp;
     struct dense_node *node = &d->node[w->in];
@@ -75,9 +75,7 @@ void dense_norm(struct dense *d, struct worker *w, const struct weight *norm, bo
         const size_t at = (size_t)t * hp->n_embd;
         d->kern->rmsnorm(node->x + at, norm->vec[w->in], hp->n_embd, hp->norm_eps,
                          node->norm.f + at);
-        if (q8) {
-            act_convert(&node->norm, d->kern, t);
-        }
+        act_convert(&node->norm, d->kern, acts, t);
     }
 }
 
@@ -96,20 +94,20 @@ void dense_residual(struct dense *d, struct worker *w, const struct weight *bias
     }
 }
 
-static bool wants_q8(const struct dense *d, unsigned il, const enum slot *slot, unsigned n)
+static unsigned wanted_acts(const struct dense *d, unsigned il, const enum slot *slot, unsigned n)
 {
-    bool q8 = false;
+    unsigned acts = 0;
     for (unsigned i = 0; i < n; i++) {
-        q8 |= dense_weight(d, il, slot[i])->q8;
+        acts |= weight_acts(dense_weight(d, il, slot[i]), d->kern);
     }
-    return q8;
+    return acts;
 }
 
-/* A shared buffer's int8 form on this node, where the weight that reads it wants one. */
-static void shared_input(struct dense *d, struct worker *w, const struct act *act, bool q8)
+/* A shared buffer's int8 forms on this node, where the weight that reads it wants any. */
+static void shared_input(struct dense *d, struct worker *w, const struct act *act, unsigned acts)
 {
-    if (q8) {
-        act_convert_shared(act, d->kern, d->n, w);
+    if (acts != 0) {
+        act_convert_shared(act, d->kern, acts, d->n, w);
         worker_node_barrier(w);
     }
 }
@@ -118,7 +116,7 @@ static void shared_input(struct dense *d, struct worker *w, const struct act *ac
 static void project_back(struct dense *d, struct worker *w, const struct weight *weight,
                          const struct act *act, const struct weight *bias)
 {
-    shared_input(d, w, act, weight->q8);
+    shared_input(d, w, act, weight_acts(weight, d->kern));
     const struct kern_act x = act_view(act);
     weight_matmul(weight, 0, w, dense_reader(d, w), &x, NULL, NULL, d->n, d->y, weight->n_row);
     worker_all_barrier(w);
@@ -129,7 +127,7 @@ void dense_attention(struct dense *d, struct worker *w, unsigned il)
 {
     static const enum slot readers[] = {SLOT_Q, SLOT_Q_A, SLOT_KV_A, SLOT_K, SLOT_V};
     dense_norm(d, w, dense_weight(d, il, SLOT_ATTN_NORM),
-               wants_q8(d, il, readers, ARRAY_LEN(readers)));
+               wanted_acts(d, il, readers, ARRAY_LEN(readers)));
     worker_node_barrier(w);
     if (d->model->hp.attn == ATTN_MLA) {
         attn_mla(d, w, il);
@@ -147,7 +145,8 @@ void dense_ffn(struct dense *d, struct worker *w, unsigned il)
     const struct weight absent = {.format = NULL};
     const struct weight_glu glu = {gate,          up,           &absent, &absent, hp->act,
                                    hp->act_alpha, hp->act_limit};
-    const struct kern_act x = act_view(dense_ffn_input(d, w, il, gate->q8 || up->q8));
+    const unsigned acts = weight_acts(gate, d->kern) | weight_acts(up, d->kern);
+    const struct kern_act x = act_view(dense_ffn_input(d, w, il, acts));
     const uint32_t n_panel = weight_part_panels(&gate->part[w->in]);
     float *scratch = d->node[w->in].worker[w->iw].glu;
     struct share share;
@@ -161,9 +160,9 @@ void dense_ffn(struct dense *d, struct worker *w, unsigned il)
     project_back(d, w, dense_weight(d, il, SLOT_DOWN), &d->node[w->in].ff, &absent);
 }
 
-const struct act *dense_ffn_input(struct dense *d, struct worker *w, unsigned il, bool q8)
+const struct act *dense_ffn_input(struct dense *d, struct worker *w, unsigned il, unsigned acts)
 {
-    dense_norm(d, w, dense_weight(d, il, SLOT_FFN_NORM), q8);
+    dense_norm(d, w, dense_weight(d, il, SLOT_FFN_NORM), acts);
     worker_node_barrier(w);
     return &d->node[w->in].norm;
 }
@@ -186,9 +185,7 @@ void dense_head(struct dense *d, struct worker *w)
         if (hp->logit_scale != 1) {
             d->kern->scale(x, hp->logit_scale, hp->n_embd);
         }
-        if (out->q8) {
-            act_convert(&node->norm, d->kern, row);
-        }
+        act_convert(&node->norm, d->kern, weight_acts(out, d->kern), row);
     }
     worker_node_barrier(w);
     const struct kern_act x = act_view(&node->norm);

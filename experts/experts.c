@@ -87,11 +87,13 @@ static numoe_status node_init(struct experts *e, unsigned in, unsigned n_worker,
         FORWARD_IF(alloc(arena, n, sizeof(double), &node->weight_sum, err));
     }
     if (e->peers.peers != NULL) {
-        FORWARD_IF(act_init(&node->gathered, arena, hp->n_embd, e->max_rows, e->peers.x, err));
+        FORWARD_IF(
+            act_init(&node->gathered, arena, e->kern, hp->n_embd, e->max_rows, e->peers.x, err));
     }
     FORWARD_IF(dispatch_init(&node->work, arena, hp->n_expert, n_pair, err));
-    FORWARD_IF(act_init(&node->h, arena, hp->n_ff_expert, n_pair, e->h, err));
-    return act_init(&node->h_shared, arena, hp->n_ff_shared, e->max_tokens, e->h_shared, err);
+    FORWARD_IF(act_init(&node->h, arena, e->kern, hp->n_ff_expert, n_pair, e->h, err));
+    return act_init(&node->h_shared, arena, e->kern, hp->n_ff_shared, e->max_tokens, e->h_shared,
+                    err);
 }
 
 static numoe_status init(struct experts *e, const struct pool_team *team, const struct topo *topo,
@@ -153,11 +155,12 @@ numoe_status experts_new(const struct model *model, const struct store *store,
 }
 
 numoe_status experts_buffer_bytes(const struct model *model, const struct pool_team *team,
-                                  const struct topo *topo, unsigned max_tokens, bool mapped,
-                                  const numoe_peers *peers, uint64_t *node_bytes, numoe_error *err)
+                                  const struct topo *topo, const struct kern *kern,
+                                  unsigned max_tokens, bool mapped, const numoe_peers *peers,
+                                  uint64_t *node_bytes, numoe_error *err)
 {
     struct experts *e = NULL;
-    FORWARD_IF(make(model, NULL, mapped, team, topo, NULL, max_tokens, peers, &e, err));
+    FORWARD_IF(make(model, NULL, mapped, team, topo, kern, max_tokens, peers, &e, err));
     for (unsigned in = 0; in < e->n_node; in++) {
         node_bytes[in] += node_arena_bytes(e->node[in].arena);
     }
@@ -193,8 +196,8 @@ numoe_status experts_set_given(struct experts *e, unsigned n_layer, numoe_error 
     for (unsigned in = 0; n_layer > 0 && in < e->n_node; in++) {
         struct experts_node *node = &e->node[in];
         if (node->given.k == 0) {
-            FORWARD_IF(
-                act_init(&node->given, node->arena, e->model->hp.n_embd, e->max_tokens, NULL, err));
+            FORWARD_IF(act_init(&node->given, node->arena, e->kern, e->model->hp.n_embd,
+                                e->max_tokens, NULL, err));
         }
     }
     e->n_given = n_layer;
@@ -248,15 +251,15 @@ bool experts_take_fault(struct experts *e)
     return atomic_exchange_explicit(&e->given_bad, false, memory_order_relaxed);
 }
 
-bool experts_want_q8(const struct experts *e, unsigned il)
+unsigned experts_want_acts(const struct experts *e, unsigned il)
 {
     static const enum slot readers[] = {SLOT_ROUTER,  SLOT_SHEXP_GATE, SLOT_GATE_EXPS,
                                         SLOT_UP_EXPS, SLOT_GATE_SHEXP, SLOT_UP_SHEXP};
-    bool q8 = false;
+    unsigned acts = 0;
     for (unsigned i = 0; i < ARRAY_LEN(readers); i++) {
-        q8 |= experts_weight(e, il, readers[i])->q8;
+        acts |= weight_acts(experts_weight(e, il, readers[i]), e->kern);
     }
-    return q8;
+    return acts;
 }
 
 const struct weight_reader *experts_get_reader(const struct experts *e, unsigned in, unsigned iw)

@@ -28,8 +28,9 @@ numoe_status experts_new(const struct model *model, const struct store *store,
 /* Adds the memory that experts_new() will take to node_bytes [the team's nodes]; mapped: experts
  * stay in the file. Where experts are cut, nodes but the first need less. */
 numoe_status experts_buffer_bytes(const struct model *model, const struct pool_team *team,
-                                  const struct topo *topo, unsigned max_tokens, bool mapped,
-                                  const numoe_peers *peers, uint64_t *node_bytes, numoe_error *err);
+                                  const struct topo *topo, const struct kern *kern,
+                                  unsigned max_tokens, bool mapped, const numoe_peers *peers,
+                                  uint64_t *node_bytes, numoe_error *err);
 void experts_free(struct experts *e);
 
 /* Of a worker: its counts of bytes. */
@@ -60,8 +61,8 @@ numoe_status experts_set_defer(struct experts *e, unsigned n, numoe_error *err);
  * them, but they are neither run nor summed. NULL: none. The array must stay. Between batches. */
 void experts_set_elsewhere(struct experts *e, const bool *elsewhere);
 
-/* Whether layer il needs its input as int8 as well as floats. */
-bool experts_want_q8(const struct experts *e, unsigned il);
+/* The forms beside floats that layer il reads its input in (bits of enum kern_act_kind). */
+unsigned experts_want_acts(const struct experts *e, unsigned il);
 
 /* ------------------------------------------------------------------ stages after a router */
 

@@ -53,9 +53,7 @@ struct act experts_take(struct experts *e, struct worker *w, unsigned il,
         widen(&x, given->x_bf16, n, w);
         worker_node_barrier(w);
     }
-    if (experts_want_q8(e, il)) {
-        act_convert_shared(&x, e->kern, n, w);
-    }
+    act_convert_shared(&x, e->kern, experts_want_acts(e, il), n, w);
     if (w->iw == 0) {
         take_choice(e, node, given, (size_t)n * e->model->hp.n_expert_used);
         experts_list_work(e, w->in, il, n, 0, experts_prompt_choices(e, il));

@@ -143,8 +143,9 @@ bool experts_send(struct experts *e, struct worker *w, unsigned il, const struct
         return false;
     }
     *out = node->gathered;
-    if (experts_want_q8(e, il)) {
-        act_convert_shared(out, e->kern, s->plan.n_row, w);
+    const unsigned acts = experts_want_acts(e, il);
+    if (acts != 0) {
+        act_convert_shared(out, e->kern, acts, s->plan.n_row, w);
         worker_node_barrier(w);
     }
     return true;

@@ -241,13 +241,11 @@ void experts_run(struct experts *e, struct worker *w, unsigned il, const struct 
     } else {
         worker_node_barrier(w);
     }
-    if (down->q8) {
-        act_convert_shared(&node->h, e->kern, node->work.n_pair, w);
-    }
-    if (down_shared->q8) {
-        act_convert_shared(&node->h_shared, e->kern, n, w);
-    }
-    if (down->q8 || down_shared->q8) {
+    const unsigned acts = weight_acts(down, e->kern),
+                   acts_shared = weight_acts(down_shared, e->kern);
+    act_convert_shared(&node->h, e->kern, acts, node->work.n_pair, w);
+    act_convert_shared(&node->h_shared, e->kern, acts_shared, n, w);
+    if ((acts | acts_shared) != 0) {
         worker_node_barrier(w);
     }
     run_down(e, w, il);

@@ -226,9 +226,3 @@ numoe_status kern_select(const struct kern **out, numoe_error *err)
     *out = chosen;
     return NUMOE_OK;
 }
-
-enum kern_act_kind kern_act_kind(uint32_t format)
-{
-    const struct format *f = format_find(format);
-    return f != NULL && f->decode != NULL ? KERN_ACT_Q8 : KERN_ACT_F32;
-}

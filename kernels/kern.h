@@ -11,8 +11,9 @@
  *    are done with masks, or with scalar code that is bit-equal to the vector code.
  *  - Across instruction sets integer parts are equal; only float rounding differs.
  *  - Nothing is read or written outside the stated ranges.
- *  - Quantized weights meet int8 activations (one scale per 32 elements); F32, F16 and BF16 weights
- *    meet float activations, and are computed in float.
+ *  - Quantized weights meet int8 activations: with one scale per 32 elements, or, where a table
+ *    says so (struct kern.act), per 256. F32, F16 and BF16 weights meet float activations, and are
+ *    computed in float.
  *
  * What a matmul computes, for every row and token, K ascending (names of struct format_ints):
  *
@@ -28,6 +29,8 @@
  * The integers in parentheses are exact and below 2^24 in every format, so their floats are exact
  * too, and it is free how they are come by: scales of 32 elements may be applied once or to a
  * float, an offset of unsigned quants may be taken back through xs (q - 32 as q, less 32 * xs).
+ * With one scale of x to 256 elements the sums over g are integers as well, below 2^31, and are
+ * rounded to a float once.
  * The formulas define the value; the order of the float operations within a block, what is fused,
  * and how many accumulators share k is each instruction set's own choice, stated at the head of its
  * matmul.h (the order above is kernels/ref's), but the same for every call. Non-finite activations
@@ -42,9 +45,10 @@
 
 #include "kernels/format.h"
 
-/* Activations of n tokens, [n, K] row-major. A holder has room for both forms and fills the one
- * that the weights which read it need (kern_act_kind). */
-enum kern_act_kind { KERN_ACT_F32, KERN_ACT_Q8 };
+/* Activations of n tokens, [n, K] row-major. A holder has room for all forms and fills those that
+ * the weights which read it need (kern_act_kind). Kinds are bits: several weights may read one
+ * holder. */
+enum kern_act_kind { KERN_ACT_F32 = 0, KERN_ACT_Q8 = 1, KERN_ACT_Q8_256 = 2 };
 
 struct kern_act {
     unsigned k;       /* K */
@@ -52,9 +56,13 @@ struct kern_act {
     const int8_t *q;  /* [n, K] in [-127, 127], 64-byte aligned    KERN_ACT_Q8 */
     const float *d;   /* [n, K/32] scale of 32 elements: x = d * q     xd in the formulas */
     const int16_t *s; /* [n, K/16] sum of 16 q                         xs */
+    /* The same with a scale, d256 [n, K/256], of 256 elements:        KERN_ACT_Q8_256 */
+    const int8_t *q256;
+    const float *d256;
+    const int16_t *s256;
 };
 /* Row t of each array begins at t * (its row length). K is a multiple of block_elems, and of 32 for
- * Q8. */
+ * Q8, of 256 for Q8_256. */
 
 /* y[yi(t) * ldy + r] = sum over k of W[r, k] * x[xi(t), k]
  * for r in [0, n_row), t in [0, n_token). panels: ceil(n_row / 16) packed panels; matrix 0 is
@@ -69,12 +77,15 @@ struct kern {
     const char *isa; /* "ref", "avx2", "avx512bw" (no VNNI), "avx512", "amx" */
 
     kern_matmul_fn *matmul[FORMAT_MAX]; /* NULL where !format.computable */
+    enum kern_act_kind act[FORMAT_MAX]; /* what matmul reads */
 
     /* q, d, s of k elements (k % 32 == 0). Of each 32: max = max|x|, d = max / 127 and
      * q = x * (127 / max) rounded to nearest even. d below the smallest normal float counts as a
      * block of zeros: d = 0, q = 0. A block with NaN or infinity has d = NaN, q = 0. All of this
      * equal on every instruction set (no fused operation is involved). */
     void (*quantize)(const float *x, size_t k, int8_t *q, float *d, int16_t *s);
+    /* The same with 256 for 32 (k % 256 == 0); NULL where no matmul reads that. */
+    void (*quantize_256)(const float *x, size_t k, int8_t *q, float *d, int16_t *s);
 
     /* y = x / sqrt(mean(x^2) + eps) * w   [n]; y may be x; w NULL is all ones. Sum of squares in a
      * fixed order. */
@@ -116,7 +127,5 @@ struct kern {
 /* For tests and benches: the table of one instruction set, NULL if not known or executable here. */
 const struct kern *kern_find(const char *isa);
 
-/* What activations a weight format is multiplied with. */
-enum kern_act_kind kern_act_kind(uint32_t format);
 
 #endif

@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "base/log.h"
+#include "kernels/select.h"
 #include "numa/room.h"
 #include "runtime/engine.h"
 #include "store/stats.h"
@@ -125,7 +126,9 @@ static numoe_status count_buffers(const numoe_engine_params *params, const struc
     const unsigned chunk = params->chunk_tokens ? params->chunk_tokens : CHUNK_TOKENS_DEFAULT;
     uint64_t bytes[TOPO_MAX_NODE];
     const bool lanes = params->mode == NUMOE_MODE_THROUGHPUT && p->machine.n_node > 1;
-    FORWARD_IF(step_buffer_bytes(model, p->pools, topo, chunk, params->map_experts, lanes,
+    const struct kern *kern;
+    FORWARD_IF(kern_select(&kern, err));
+    FORWARD_IF(step_buffer_bytes(model, p->pools, topo, kern, chunk, params->map_experts, lanes,
                                  params->peers, bytes, err));
     for (unsigned in = 0; in < p->machine.n_node; in++) {
         struct placement_node *node = &p->machine.node[in];

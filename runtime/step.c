@@ -70,7 +70,7 @@ static bool walk_experts(struct team *s, struct worker *w, unsigned il)
 {
     uint32_t lo, hi;
     probe_enter(w->probe, il, PROBE_ROUTER);
-    const struct act *x = dense_ffn_input(s->dense, w, il, experts_want_q8(s->experts, il));
+    const struct act *x = dense_ffn_input(s->dense, w, il, experts_want_acts(s->experts, il));
     experts_route(s->experts, w, il, x, s->n);
     probe_switch(w->probe, PROBE_EXPERTS);
     if (s->peers == NULL) {
@@ -524,26 +524,29 @@ static void add_traffic(const struct team *team, unsigned in, struct traffic *su
 }
 
 static numoe_status add_team_bytes(const struct model *model, const struct pool_team *nodes,
-                                   const struct topo *topo, unsigned max_tokens, bool mapped,
-                                   const numoe_peers *peers, uint64_t *node_bytes, numoe_error *err)
+                                   const struct topo *topo, const struct kern *kern,
+                                   unsigned max_tokens, bool mapped, const numoe_peers *peers,
+                                   uint64_t *node_bytes, numoe_error *err)
 {
-    FORWARD_IF(dense_buffer_bytes(model, nodes, topo, max_tokens, node_bytes, err));
-    return experts_buffer_bytes(model, nodes, topo, max_tokens, mapped, peers, node_bytes, err);
+    FORWARD_IF(dense_buffer_bytes(model, nodes, topo, kern, max_tokens, node_bytes, err));
+    return experts_buffer_bytes(model, nodes, topo, kern, max_tokens, mapped, peers, node_bytes,
+                                err);
 }
 
 numoe_status step_buffer_bytes(const struct model *model, struct pools *pools,
-                               const struct topo *topo, unsigned max_tokens, bool mapped,
-                               bool lanes, const numoe_peers *peers, uint64_t *node_bytes,
-                               numoe_error *err)
+                               const struct topo *topo, const struct kern *kern,
+                               unsigned max_tokens, bool mapped, bool lanes,
+                               const numoe_peers *peers, uint64_t *node_bytes, numoe_error *err)
 {
     struct pool_team nodes;
     pools_team(pools, &nodes);
     memset(node_bytes, 0, nodes.n_node * sizeof *node_bytes);
-    FORWARD_IF(add_team_bytes(model, &nodes, topo, max_tokens, mapped, peers, node_bytes, err));
+    FORWARD_IF(
+        add_team_bytes(model, &nodes, topo, kern, max_tokens, mapped, peers, node_bytes, err));
     for (unsigned in = 0; lanes && in < pools_n_node(pools); in++) {
         pools_team_alone(pools, in, &nodes);
-        FORWARD_IF(
-            add_team_bytes(model, &nodes, topo, max_tokens, mapped, NULL, node_bytes + in, err));
+        FORWARD_IF(add_team_bytes(model, &nodes, topo, kern, max_tokens, mapped, NULL,
+                                  node_bytes + in, err));
     }
     return NUMOE_OK;
 }

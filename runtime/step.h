@@ -45,8 +45,8 @@ void step_free(struct step *step);
  * step_make_lanes() too. mapped: experts stay in the file. An upper bound over all placements, exact
  * for whole experts. */
 numoe_status step_buffer_bytes(const struct model *model, struct pools *pools,
-                               const struct topo *topo, unsigned max_tokens, bool mapped,
-                               bool lanes, const numoe_peers *peers, uint64_t *node_bytes,
+                               const struct topo *topo, const struct kern *kern,
+                               unsigned max_tokens, bool mapped, bool lanes, const numoe_peers *peers, uint64_t *node_bytes,
                                numoe_error *err);
 /* How many lanes there can be: one a node, or 0 where a node lacks some weights. */
 unsigned step_max_lanes(const struct step *step);

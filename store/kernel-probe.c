@@ -65,15 +65,13 @@ static numoe_status prepare(struct probe *p, const struct pools *pools, unsigned
 {
     const size_t nw = pools_node_workers(pools, in);
     FORWARD_IF(node_arena_alloc(arena, nw * p->n_panel * p->panel_bytes, &p->panels[in], err));
-    FORWARD_IF(node_arena_alloc(arena, nw * p->n_panel * PANEL_ROWS * sizeof(float), &p->y[in],
-                                err));
-    FORWARD_IF(act_init(&p->x[in], arena, k, 1, NULL, err));
+    FORWARD_IF(
+        node_arena_alloc(arena, nw * p->n_panel * PANEL_ROWS * sizeof(float), &p->y[in], err));
+    FORWARD_IF(act_init(&p->x[in], arena, p->kern, k, 1, NULL, err));
     for (unsigned i = 0; i < k; i++) {
         p->x[in].f[i] = (float)(i % 7) - 3;
     }
-    if (p->x[in].q != NULL) {
-        act_convert(&p->x[in], p->kern, 0);
-    }
+    act_convert(&p->x[in], p->kern, p->kern->act[p->format_id], 0);
     return NUMOE_OK;
 }
 

@@ -116,7 +116,6 @@ static numoe_status make_matrix(struct weight *w, const struct shape *s, const s
 {
     unsigned from, to;
     w->k = s->k;
-    w->q8 = kern_act_kind(s->format_id) == KERN_ACT_Q8;
     w->panel_bytes = shape_panel_bytes(s);
     if (s->mapped) {
         FORWARD_IF(mem_new(&w->map, s->n_mat, sizeof *w->map, "places of experts", err));

@@ -29,7 +29,6 @@ struct weight {
     const struct format *format; /* NULL: absent */
     uint32_t format_id;
     uint32_t n_mat, n_row, k;
-    bool q8;            /* meets int8 activations; otherwise floats */
     bool dealt, copied; /* copied: every node that computes holds everything */
     unsigned n_node;
     size_t panel_bytes;
@@ -42,6 +41,12 @@ struct weight {
 static inline bool weight_present(const struct weight *w)
 {
     return w->format != NULL;
+}
+
+/* The form of activations that products with it read (enum kern_act_kind); 0 if it is absent. */
+static inline unsigned weight_acts(const struct weight *w, const struct kern *kern)
+{
+    return weight_present(w) ? kern->act[w->format_id] : 0;
 }
 
 static inline uint32_t weight_panels(const struct weight *w)

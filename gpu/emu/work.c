@@ -296,7 +296,7 @@ static void walk_experts(struct emu *e, struct worker *w, unsigned il, struct pl
     const bool hands = e->layer[il].flags & EXCHANGE_LAYER_HAND;
     const uint64_t slot = next->hand % 2;
     uint32_t lo, hi;
-    const struct act *x = dense_ffn_input(e->dense, w, il, experts_want_q8(e->experts, il));
+    const struct act *x = dense_ffn_input(e->dense, w, il, experts_want_acts(e->experts, il));
     experts_route(e->experts, w, il, x, n);
     dense_own_tokens(w, n, &lo, &hi);
     if (hands) {

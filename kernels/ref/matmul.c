@@ -168,7 +168,11 @@ static void matmul_float(uint32_t id, const void *panels, unsigned n_row, const 
 
 FOR_EACH_FORMAT(MATMUL)
 
-#define FILL(FAMILY, ID) kern->matmul[FORMAT_##ID] = matmul_##ID;
+#define ACT_float KERN_ACT_F32
+#define ACT_quant KERN_ACT_Q8
+#define FILL(FAMILY, ID)                                                                           \
+    kern->matmul[FORMAT_##ID] = matmul_##ID;                                                       \
+    kern->act[FORMAT_##ID] = ACT_##FAMILY;
 
 void ref_fill_matmul(struct kern *kern)
 {

@@ -516,8 +516,8 @@ static void check_buffers(const char *name, numoe_placement mode, bool mapped,
     for (unsigned in = 0; in < 3; in++) {
         before[in] = atomic_load(&r.topo->ledger->taken_bytes[in]);
     }
-    cr_assert_eq(step_buffer_bytes(r.model, r.pools, r.topo, 33, mapped, lanes && !peers, peers,
-                                   counted, NULL),
+    cr_assert_eq(step_buffer_bytes(r.model, r.pools, r.topo, r.kern, 33, mapped, lanes && !peers,
+                                   peers, counted, NULL),
                  NUMOE_OK);
     cr_assert_eq(step_new(r.model, r.store, r.pools, r.topo, r.kern, 33, NULL, peers, &step, NULL),
                  NUMOE_OK);
