@@ -9,7 +9,8 @@
  *    call it stands (vector body or tail), or on alignment. So y[r, t] is accumulated in one fixed
  *    order (blocks of K ascending) whether T is 1 or 512 and wherever the row range begins. Tails
  *    are done with masks, or with scalar code that is bit-equal to the vector code.
- *  - Across instruction sets integer parts are equal; only float rounding differs.
+ *  - Across instruction sets integer parts are equal and only float rounding differs, where both
+ *    read the same kind of activations.
  *  - Nothing is read or written outside the stated ranges.
  *  - Quantized weights meet int8 activations: with one scale per 32 elements, or, where a table
  *    says so (struct kern.act), per 256. F32, F16 and BF16 weights meet float activations, and are
