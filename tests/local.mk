@@ -13,7 +13,7 @@ unit_tests += tests/unit/test-sampler tests/unit/test-engine tests/unit/test-bat
 unit_tests += tests/unit/test-stats tests/unit/test-lanes tests/unit/test-profile tests/unit/test-plan \
 	tests/unit/test-exchange tests/unit/test-gpu
 
-script_tests += tests/check-layers.sh tests/check-symbols.sh
+script_tests += tests/check-layers.sh tests/check-symbols.sh tests/check-versions.sh
 script_tests += tests/cli/errors.sh tests/cli/run.sh tests/cli/chat.sh tests/cli/eval.sh tests/cli/plan.sh \
 	tests/cli/interrupt.sh tests/cli/terminal.sh tests/cli/bundled.sh
 script_tests += tests/cli/topo.sh tests/cli/files.sh tests/cli/gpu.sh
