@@ -236,6 +236,7 @@ static int run_job(struct batch_job *job, const numoe_engine_params *params)
     }
     job_free_requests(job);
     numoe_batch_free(job->batch);
+    job->batch = NULL; /* the team still talks */
     numoe_engine_close(job->engine);
     return exit_status;
 }

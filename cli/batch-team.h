@@ -26,7 +26,8 @@ int team_agree_model(struct batch_job *job, numoe_status status, const numoe_err
 
 void team_report(const struct batch_job *job); /* who is there, on stderr; alone, nothing */
 
-/* ------------------------------------------------------------------ while working */
+/* ------------------------------------------------------------------ while working (batch-talk.c)
+ */
 
 /* With --expert-parallel all ranks take their steps together, also those without requests. */
 bool team_is_in_step(const struct batch_job *job);

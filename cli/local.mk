@@ -5,6 +5,7 @@ numoe_sources += \
 	cli/batch-progress.c \
 	cli/batch-request.c \
 	cli/batch-result.c \
+	cli/batch-ranks.h cli/batch-talk.c \
 	cli/batch-team.c cli/batch-team.h \
 	cli/batch-work.c \
 	cli/batch.c cli/batch.h \
