@@ -185,7 +185,9 @@ NUMOE_API numoe_status numoe_bundled_model(const char **path, numoe_error *err);
  * if that is not known. For processes that divide a machine (max_bytes). Any thread. */
 NUMOE_API uint64_t numoe_memory_room(void);
 
-/* Loads a model and starts its worker pools. Blocks until all weights are in memory.
+/* Loads a model and starts its worker pools. Blocks until all weights are in memory. Sets
+ * HWLOC_HIDE_ERRORS in the environment for a moment, unless it is set: then no other thread may read
+ * the environment or open an engine.
  * *engine is owned by the caller: numoe_engine_close(). */
 NUMOE_API numoe_status numoe_engine_open(const numoe_engine_params *params, numoe_engine **engine,
                                          numoe_error *err);
