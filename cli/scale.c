@@ -1,6 +1,6 @@
-/* numoe scale: a scaling experiment. Every point is numoe bench in a process of its own, bound to the
- * chosen part of the machine; its line goes to results.jsonl at once, so that an experiment that was
- * interrupted goes on where it was.
+/* numoe scale: a scaling experiment. Every point is numoe bench in a process of its own, bound to
+ * the chosen part of the machine; its line goes to results.jsonl at once, so that an experiment
+ * that was interrupted goes on where it was.
  */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
@@ -156,8 +156,8 @@ static unsigned add_cores(const json_t *node, unsigned n, cpu_set_t *set)
     return found;
 }
 
-/* The CPUs of a point: the first nodes of the first sockets, and of each the first cores. False where
- * the machine has not so many. */
+/* The CPUs of a point: the first nodes of the first sockets, and of each the first cores. False
+ * where the machine has not so many. */
 static bool choose_cpus(const struct scale *s, const struct scale_point *p, cpu_set_t *set)
 {
     unsigned n_of_package[64] = {0}, n_node = 0;
@@ -168,8 +168,8 @@ static bool choose_cpus(const struct scale *s, const struct scale_point *p, cpu_
     json_array_foreach(json_object_get(s->machine, "nodes"), i, node)
     {
         const json_int_t package = json_integer_value(json_object_get(node, "package"));
-        const bool taken = package >= 0 && package < (json_int_t)p->sockets &&
-                           n_of_package[package] < p->nodes;
+        const bool taken =
+            package >= 0 && package < (json_int_t)p->sockets && n_of_package[package] < p->nodes;
         if (taken && add_cores(node, p->cores, set) == p->cores) {
             n_of_package[package]++;
             n_node++;
@@ -186,7 +186,13 @@ static void artificial_topology(const struct scale_point *p, char *buf, size_t c
     snprintf(buf, cap, "pack:%u numa:%u(memory=1TiB) core:%u pu:1", p->sockets, p->nodes, p->cores);
 }
 
-static void run_child(const struct scale *s, const struct scale_point *p, const cpu_set_t *set, int to)
+static const char *n_generate(const struct scale_options *o)
+{
+    return o->generate ? o->generate : "64";
+}
+
+static void run_child(const struct scale *s, const struct scale_point *p, const cpu_set_t *set,
+                      int to)
 {
     char threads[16], batch[16], topology[96];
     const char *argv[MAX_ARGS];
@@ -195,9 +201,22 @@ static void run_child(const struct scale *s, const struct scale_point *p, const 
     snprintf(threads, sizeof threads, "%u", scale_workers(p));
     snprintf(batch, sizeof batch, "%u", p->batch);
     artificial_topology(p, topology, sizeof topology);
-    const char *const fixed[] = {"numoe", "bench", "-q", "-o", "jsonl", "-p", "0", "-t", threads,
-                                 "-b", batch, "--placement", placement_name(p->placement), "-n",
-                                 s->o->generate ? s->o->generate : "64", "-r",
+    const char *const fixed[] = {"numoe",
+                                 "bench",
+                                 "-q",
+                                 "-o",
+                                 "jsonl",
+                                 "-p",
+                                 "0",
+                                 "-t",
+                                 threads,
+                                 "-b",
+                                 batch,
+                                 "--placement",
+                                 placement_name(p->placement),
+                                 "-n",
+                                 n_generate(s->o),
+                                 "-r",
                                  s->o->repeat ? s->o->repeat : "3"};
     for (size_t i = 0; i < sizeof fixed / sizeof fixed[0]; i++) {
         argv[n++] = fixed[i];
@@ -236,22 +255,61 @@ static char *read_line_of(int from)
     return line;
 }
 
-static int append_result(struct scale *s, const struct scale_point *p, const char *line)
+static const char *model_file(const struct scale *s)
 {
-    char name[96];
-    json_t *row = json_loads(line, 0, NULL);
-    FILE *f;
+    return s->o->model ? s->o->model : "";
+}
 
-    if (!row) {
-        return fail(EXIT_WORK, "numoe bench printed no result");
+/* "0-3,8": as the kernel and taskset write it. */
+static void cpu_list(const cpu_set_t *set, char *buf, size_t cap)
+{
+    size_t at = 0;
+
+    buf[0] = '\0';
+    for (size_t i = 0, to; i < CPU_SETSIZE && at + 16 < cap; i = to + 1) {
+        for (to = i; to < CPU_SETSIZE && CPU_ISSET(to, set); to++) {
+        }
+        if (to > i) {
+            at += (size_t)snprintf(buf + at, cap - at, "%s%zu", at > 0 ? "," : "", i);
+        }
+        if (to > i + 1) {
+            at += (size_t)snprintf(buf + at, cap - at, "-%zu", to - 1);
+        }
     }
+}
+
+/* What the child does not know of its point. */
+static void describe(const struct scale *s, const struct scale_point *p, const cpu_set_t *set,
+                     json_t *row)
+{
+    char name[96], cpus[CPU_SETSIZE * 6];
+
     scale_point_name(p, name, sizeof name);
     json_object_set_new(row, "point", json_string(name));
     json_object_set_new(row, "sockets", json_integer(p->sockets));
     json_object_set_new(row, "nodes_per_socket", json_integer(p->nodes));
     json_object_set_new(row, "cores_per_node", json_integer(p->cores));
     json_object_set_new(row, "artificial", json_boolean(s->o->artificial));
-    char *text = json_dumps(row, JSON_COMPACT);
+    json_object_set_new(row, "model_file", json_string(model_file(s)));
+    if (!s->o->artificial) {
+        cpu_list(set, cpus, sizeof cpus);
+        json_object_set_new(row, "cpus", json_string(cpus));
+    }
+    /* Not the part that the child sees, nor the one that is made up: the point tells those. */
+    json_object_set(row, "machine", json_object_get(s->machine, "machine"));
+}
+
+static int append_result(struct scale *s, const struct scale_point *p, const cpu_set_t *set,
+                         const char *line)
+{
+    json_t *row = json_loads(line, 0, NULL);
+    FILE *f;
+
+    if (!row) {
+        return fail(EXIT_WORK, "numoe bench printed no result");
+    }
+    describe(s, p, set, row);
+    char *text = json_dumps(row, JSON_COMPACT | JSON_REAL_PRECISION(9));
     json_array_append_new(s->results, row);
     f = fopen(s->path, "a");
     bool ok = f && text && fprintf(f, "%s\n", text) > 0;
@@ -287,7 +345,7 @@ static int run_point(struct scale *s, const struct scale_point *p)
         free(line);
         return fail(EXIT_WORK, "point %s was not measured", name);
     }
-    int exit_status = append_result(s, p, line);
+    int exit_status = append_result(s, p, &set, line);
     free(line);
     if (exit_status == EXIT_OK) {
         const json_t *row = json_array_get(s->results, json_array_size(s->results) - 1);
@@ -337,6 +395,33 @@ static int run_grid(struct scale *s)
     return exit_status;
 }
 
+/* Points of one folder are compared, so they have to be of one kind. What older rows do not tell is
+ * taken as the same. */
+static int check_same_kind(const struct scale *s)
+{
+    const json_t *row, *is;
+    size_t i;
+
+    json_array_foreach(s->results, i, row)
+    {
+        const char *why = NULL;
+        if ((is = json_object_get(row, "artificial")) && json_is_true(is) != s->o->artificial) {
+            why = s->o->artificial ? "without --artificial" : "with --artificial";
+        } else if ((is = json_object_get(row, "n_generate")) &&
+                   json_integer_value(is) != atoll(n_generate(s->o))) {
+            why = "with another -n";
+        } else if ((is = json_object_get(row, "model_file")) &&
+                   strcmp(json_string_value(is), model_file(s)) != 0) {
+            why = "of another model (-m)";
+        }
+        if (why) {
+            return fail(EXIT_INPUT, "%s: line %zu was measured %s: choose another folder with -o",
+                        s->path, i + 1, why);
+        }
+    }
+    return EXIT_OK;
+}
+
 /* What an earlier run has measured; its last line may be cut off, and is measured again. */
 static int read_results(struct scale *s)
 {
@@ -368,6 +453,7 @@ static int measure(struct scale *s)
         return fail(EXIT_LACKING, "no memory for a file name");
     }
     int exit_status = read_results(s);
+    exit_status = exit_status ? exit_status : check_same_kind(s);
     exit_status = exit_status ? exit_status : read_machine(&s->machine);
     exit_status = exit_status ? exit_status : run_grid(s);
     return exit_status ? exit_status : scale_report(s->o->folder, s->results);
@@ -405,9 +491,10 @@ const struct command command_scale = {
     .help =
         "Usage: numoe scale [OPTION]... -o FOLDER\n"
         "\n"
-        "Measures generation on parts of this machine, each point in a process of its own, and draws\n"
-        "speed-up, efficiency, GB/s of each node and the roofline. A second run with the same folder\n"
-        "measures only what is missing.\n"
+        "Measures generation on parts of this machine, each point in a process of its own, and\n"
+        "draws speed-up, efficiency, GB/s of each node and the roofline. A second run with the\n"
+        "same folder measures only what is missing; it is refused with another model or another\n"
+        "-n: choose another folder then.\n"
         "\n"
         "  -m, --model FILE      GGUF file (default: as of numoe run)\n"
         "  -o, --output FOLDER   results.jsonl, results.csv, report.html; with gnuplot also plots\n"
@@ -418,5 +505,5 @@ const struct command command_scale = {
         "  -b, --batch N,...     sequences at a time (default: 1)\n"
         "  -n, --generate N      tokens (default: 64)\n"
         "  -r, --repeat N        repetitions (default: 3)\n"
-        "      --artificial      sockets and nodes are made up: pools on a machine that has them not\n",
+        "      --artificial      sockets and nodes are made up, on a machine without them\n",
 };
