@@ -158,28 +158,22 @@ static int check_options(struct batch_options *o)
     return exit_status ? exit_status : sampling_options_finish(&o->sampling, o->model.is_bundled);
 }
 
+static int any_option(void *arg, int opt, char *value)
+{
+    struct batch_options *o = arg;
+
+    int taken = batch_option(o, opt, value);
+    taken = taken ? taken : model_option(&o->model, opt, value);
+    return taken ? taken : sampling_option(&o->sampling, opt, value);
+}
+
 /* *done: nothing is left to do, the result is the exit status. */
 static int parse(struct batch_options *o, int argc, char **argv, bool *done)
 {
-    int opt;
-
-    *done = false;
-    while ((opt = next_option(&command_batch, argc, argv,
-                              ":" MODEL_OPTIONS_SHORT "i:o:n:", options)) != -1) {
-        if (opt == '?') {
-            return EXIT_INPUT;
-        }
-        if (opt == 'h') {
-            fputs(command_batch.help, stdout);
-            *done = true;
-            return EXIT_OK;
-        }
-        int taken = batch_option(o, opt, optarg);
-        taken = taken ? taken : model_option(&o->model, opt, optarg);
-        taken = taken ? taken : sampling_option(&o->sampling, opt, optarg);
-        if (taken < 0) {
-            return EXIT_INPUT;
-        }
+    const int exit_status = parse_options(&command_batch, argc, argv, ":" MODEL_OPTIONS_SHORT "i:o:n:",
+                                          options, any_option, o, done);
+    if (exit_status != EXIT_OK || *done) {
+        return exit_status;
     }
     if (optind < argc) {
         return fail_usage(&command_batch, "unexpected argument '%s': requests are named with -i",

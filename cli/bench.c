@@ -52,8 +52,10 @@ static bool parse_format(const char *text, enum format *format)
     return false;
 }
 
-static int bench_option(struct bench_options *o, int opt, char *value)
+static int bench_option(void *arg, int opt, char *value)
 {
+    struct bench_options *o = arg;
+
     switch (opt) {
     case 'p':
         return parse_list("-p", value, 0, 1000000, o->prompt, MAX_LIST, &o->n_prompt) ? 1 : -1;
@@ -79,22 +81,11 @@ static int bench_option(struct bench_options *o, int opt, char *value)
 
 static int parse(struct bench_options *o, int argc, char **argv, bool *done)
 {
-    int opt;
-
-    *done = false;
-    while ((opt = next_option(&command_bench, argc, argv, ":" MODEL_OPTIONS_SHORT "p:n:b:r:o:",
-                              options)) != -1) {
-        if (opt == '?') {
-            return EXIT_INPUT;
-        }
-        if (opt == 'h') {
-            fputs(command_bench.help, stdout);
-            *done = true;
-            return EXIT_OK;
-        }
-        if (bench_option(o, opt, optarg) < 0) {
-            return EXIT_INPUT;
-        }
+    const int exit_status =
+        parse_options(&command_bench, argc, argv, ":" MODEL_OPTIONS_SHORT "p:n:b:r:o:", options,
+                      bench_option, o, done);
+    if (exit_status != EXIT_OK || *done) {
+        return exit_status;
     }
     if (optind < argc) {
         return fail_usage(&command_bench, "unexpected argument '%s': a model is named with -m",

@@ -38,39 +38,36 @@ static const struct option options[] = {
     {0},
 };
 
+static int chat_option(void *arg, int opt, char *value)
+{
+    struct chat *c = arg;
+    int taken;
+
+    switch (opt) {
+    case 's':
+        c->system = value;
+        return 1;
+    case OPT_CHAT_TEMPLATE:
+        return chat_template_option(&c->model.params, &c->chat_template, value);
+    case OPT_STOP:
+        return stop_option(c->stop, &c->n_stop, value);
+    case OPT_IGNORE_EOG:
+        c->ignore_eog = true;
+        return 1;
+    case 'n':
+        return parse_uint("-n", value, 1, 1000000000, &c->max_tokens) ? 1 : -1;
+    default:
+        taken = model_option(&c->model, opt, value);
+        return taken ? taken : sampling_option(&c->sampling, opt, value);
+    }
+}
+
 static int parse(struct chat *c, int argc, char **argv, bool *done)
 {
-    int opt;
-
-    *done = false;
-    while ((opt = next_option(&command_chat, argc, argv,
-                              ":" MODEL_OPTIONS_SHORT "s:n:", options)) != -1) {
-        int taken = 1;
-        if (opt == '?') {
-            return EXIT_INPUT;
-        }
-        if (opt == 'h') {
-            fputs(command_chat.help, stdout);
-            *done = true;
-            return EXIT_OK;
-        }
-        if (opt == 's') {
-            c->system = optarg;
-        } else if (opt == OPT_CHAT_TEMPLATE) {
-            taken = chat_template_option(&c->model.params, &c->chat_template, optarg);
-        } else if (opt == OPT_STOP) {
-            taken = stop_option(c->stop, &c->n_stop, optarg);
-        } else if (opt == OPT_IGNORE_EOG) {
-            c->ignore_eog = true;
-        } else if (opt == 'n') {
-            taken = parse_uint("-n", optarg, 1, 1000000000, &c->max_tokens) ? 1 : -1;
-        } else {
-            taken = model_option(&c->model, opt, optarg);
-            taken = taken ? taken : sampling_option(&c->sampling, opt, optarg);
-        }
-        if (taken < 0) {
-            return EXIT_INPUT;
-        }
+    const int exit_status = parse_options(&command_chat, argc, argv, ":" MODEL_OPTIONS_SHORT "s:n:",
+                                          options, chat_option, c, done);
+    if (exit_status != EXIT_OK || *done) {
+        return exit_status;
     }
     if (optind < argc) {
         return fail_usage(&command_chat, "unexpected argument '%s'", argv[optind]);

@@ -195,9 +195,13 @@ void model_options_finish(struct model_options *o);
 void job_limits(numoe_engine_params *params);
 int sampling_options_finish(struct sampling_options *o, bool is_bundled);
 
-/* The next option as getopt_long() gives it, -1 at the end, '?' after an error (said already). */
-int next_option(const struct command *cmd, int argc, char **argv, const char *short_options,
-                const struct option *options);
+/* 1 if the option was taken, 0 if it is not known, -1 if its value was wrong (said already). */
+typedef int option_fn(void *arg, int opt, char *value);
+/* Gives all options of a subcommand to take(arg, ...), until one is wrong; optind is then at what is
+ * left. short_options begins with ":"; 'h' prints the help. Long names are not abbreviated. An exit
+ * status; *done: nothing is left to do. */
+int parse_options(const struct command *cmd, int argc, char **argv, const char *short_options,
+                  const struct option *options, option_fn *take, void *arg, bool *done);
 /* Numbers are read strictly; false after saying which option, what it was and what is possible. */
 bool parse_uint(const char *option, const char *text, uint64_t min, uint64_t max, uint64_t *value);
 bool parse_float(const char *option, const char *text, float min, float max, float *value);

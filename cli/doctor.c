@@ -9,21 +9,23 @@ static const struct option options[] = {
     {0},
 };
 
+static int doctor_option(void *format, int opt, char *value)
+{
+    (void)opt, (void)value; /* there is one */
+    *(numoe_report_format *)format = NUMOE_REPORT_JSON;
+    return 1;
+}
+
 static int run(int argc, char **argv)
 {
     numoe_report_format format = NUMOE_REPORT_TEXT;
     numoe_error err;
-    int opt;
+    bool done;
 
-    while ((opt = next_option(&command_doctor, argc, argv, ":h", options)) != -1) {
-        if (opt == '?') {
-            return EXIT_INPUT;
-        }
-        if (opt == 'h') {
-            fputs(command_doctor.help, stdout);
-            return EXIT_OK;
-        }
-        format = NUMOE_REPORT_JSON;
+    const int exit_status =
+        parse_options(&command_doctor, argc, argv, ":h", options, doctor_option, &format, &done);
+    if (exit_status != EXIT_OK || done) {
+        return exit_status;
     }
     if (optind < argc) {
         return fail_usage(&command_doctor, "unexpected argument '%s'", argv[optind]);

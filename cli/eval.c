@@ -72,27 +72,21 @@ static int check(const struct eval_options *o)
     return output_check_distinct(use, sizeof use / sizeof use[0]);
 }
 
+static int any_option(void *arg, int opt, char *value)
+{
+    struct eval_options *o = arg;
+
+    int taken = eval_option(o, opt, value);
+    taken = taken ? taken : profile_option(&o->profile, opt, value);
+    return taken ? taken : model_option(&o->model, opt, value);
+}
+
 static int parse(struct eval_options *o, int argc, char **argv, bool *done)
 {
-    int opt;
-
-    *done = false;
-    while ((opt = next_option(&command_eval, argc, argv, ":" MODEL_OPTIONS_SHORT "o:", options)) !=
-           -1) {
-        if (opt == '?') {
-            return EXIT_INPUT;
-        }
-        if (opt == 'h') {
-            fputs(command_eval.help, stdout);
-            *done = true;
-            return EXIT_OK;
-        }
-        int taken = eval_option(o, opt, optarg);
-        taken = taken ? taken : profile_option(&o->profile, opt, optarg);
-        taken = taken ? taken : model_option(&o->model, opt, optarg);
-        if (taken < 0) {
-            return EXIT_INPUT;
-        }
+    const int exit_status = parse_options(&command_eval, argc, argv, ":" MODEL_OPTIONS_SHORT "o:",
+                                          options, any_option, o, done);
+    if (exit_status != EXIT_OK || *done) {
+        return exit_status;
     }
     if (optind < argc) {
         return fail_usage(&command_eval, "unexpected argument '%s'", argv[optind]);

@@ -42,8 +42,10 @@ static bool parse_format(const char *text, numoe_stats_format *format)
     return false;
 }
 
-static int experts_option(struct experts_options *o, int opt, const char *value)
+static int experts_option(void *arg, int opt, char *value)
 {
+    struct experts_options *o = arg;
+
     switch (opt) {
     case 'f':
         o->text[o->n_text++] = value;
@@ -295,20 +297,12 @@ static const struct verb *find_verb(const char *name)
 
 static int parse_and_run(struct experts_options *o, int argc, char **argv)
 {
-    int opt;
+    bool done;
 
-    while ((opt = next_option(&command_experts, argc, argv, ":" MODEL_OPTIONS_SHORT "f:o:",
-                              options)) != -1) {
-        if (opt == '?') {
-            return EXIT_INPUT;
-        }
-        if (opt == 'h') {
-            fputs(command_experts.help, stdout);
-            return EXIT_OK;
-        }
-        if (experts_option(o, opt, optarg) < 0) {
-            return EXIT_INPUT;
-        }
+    const int exit_status = parse_options(&command_experts, argc, argv, ":" MODEL_OPTIONS_SHORT "f:o:",
+                                          options, experts_option, o, &done);
+    if (exit_status != EXIT_OK || done) {
+        return exit_status;
     }
     const struct verb *verb = find_verb(argv[optind]);
     if (!verb) {

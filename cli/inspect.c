@@ -10,21 +10,22 @@ static const struct option options[] = {
     {0},
 };
 
+static int inspect_option(void *tensors, int opt, char *value)
+{
+    (void)opt, (void)value; /* there is one */
+    *(bool *)tensors = true;
+    return 1;
+}
+
 static int run(int argc, char **argv)
 {
-    bool tensors = false;
+    bool tensors = false, done;
     numoe_error err;
-    int opt;
 
-    while ((opt = next_option(&command_inspect, argc, argv, ":h", options)) != -1) {
-        if (opt == '?') {
-            return EXIT_INPUT;
-        }
-        if (opt == 'h') {
-            fputs(command_inspect.help, stdout);
-            return EXIT_OK;
-        }
-        tensors = true;
+    const int exit_status =
+        parse_options(&command_inspect, argc, argv, ":h", options, inspect_option, &tensors, &done);
+    if (exit_status != EXIT_OK || done) {
+        return exit_status;
     }
     if (argc - optind != 1) {
         return fail_usage(&command_inspect,

@@ -14,26 +14,82 @@
 #define MAX_THREADS 4096u
 #define MAX_CHUNK   65536u
 
-/* What getopt_long() calls "?" and ":" in words. */
-int next_option(const struct command *cmd, int argc, char **argv, const char *short_options,
-                const struct option *options)
+/* Names have to be written out: getopt_long() would take "--mode" for "--model" where no other name
+ * begins so, and an abbreviation that is clear today is not once there are more options. */
+static bool is_written_out(const char *arg, const struct option *options)
 {
-    opterr = 0;
-    int opt = getopt_long(argc, argv, short_options, options, NULL);
-    if (opt != '?' && opt != ':') {
-        return opt;
+    const size_t n = strcspn(arg, "=");
+    while (options->name && (strlen(options->name) != n - 2 ||
+                             strncmp(options->name, arg + 2, n - 2) != 0)) {
+        options++;
     }
-    const char *arg = argv[optind - 1];
-    if (opt == ':') {
+    return options->name != NULL;
+}
+
+static bool has_long_name(int opt, const struct option *options)
+{
+    while (options->name && options->val != opt) {
+        options++;
+    }
+    return options->name != NULL;
+}
+
+/* What getopt_long() calls "?" and ":" in words. arg: what it looked at last; after an unknown letter
+ * that others follow, that is the argument before. */
+static void tell_wrong_option(const struct command *cmd, int opt, const char *arg,
+                              const struct option *options)
+{
+    const bool is_long =
+        strncmp(arg, "--", 2) == 0 && (optopt == 0 || has_long_name(optopt, options));
+
+    if (is_long && !is_written_out(arg, options)) {
+        fail_usage(cmd, "unknown option '%.*s'", (int)strcspn(arg, "="), arg);
+    } else if (opt == ':') {
         fail_usage(cmd, "option '%s' needs a value", arg);
-    } else if (optopt == 0) {
-        fail_usage(cmd, "unknown option '%s'", arg);
-    } else if (strncmp(arg, "--", 2) == 0 && strchr(arg, '=')) {
+    } else if (is_long) {
         fail_usage(cmd, "option '%s' takes no value", arg);
     } else {
         fail_usage(cmd, "unknown option '-%c'", optopt);
     }
-    return '?';
+}
+
+/* As getopt_long(), '?' after an error (said already). */
+static int next_option(const struct command *cmd, int argc, char **argv, const char *short_options,
+                       const struct option *options)
+{
+    int index = -1;
+
+    opterr = 0;
+    const int opt = getopt_long(argc, argv, short_options, options, &index);
+    if (opt == '?' || opt == ':') {
+        tell_wrong_option(cmd, opt, argv[optind - 1], options);
+        return '?';
+    }
+    const char *arg = index < 0 ? NULL : argv[optind - (optarg == argv[optind - 1] ? 2 : 1)];
+    if (arg && !is_written_out(arg, options)) {
+        fail_usage(cmd, "unknown option '%.*s'", (int)strcspn(arg, "="), arg);
+        return '?';
+    }
+    return opt;
+}
+
+int parse_options(const struct command *cmd, int argc, char **argv, const char *short_options,
+                  const struct option *options, option_fn *take, void *arg, bool *done)
+{
+    int opt;
+
+    *done = false;
+    while ((opt = next_option(cmd, argc, argv, short_options, options)) != -1) {
+        if (opt == 'h') {
+            fputs(cmd->help, stdout);
+            *done = true;
+            return EXIT_OK;
+        }
+        if (opt == '?' || take(arg, opt, optarg) < 0) {
+            return EXIT_INPUT;
+        }
+    }
+    return EXIT_OK;
 }
 
 bool parse_uint(const char *option, const char *text, uint64_t min, uint64_t max, uint64_t *value)

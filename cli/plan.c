@@ -19,8 +19,9 @@ struct plan_options {
     bool json;
 };
 
-static int plan_option(struct plan_options *o, int opt, const char *value)
+static int plan_option(void *arg, int opt, char *value)
 {
+    struct plan_options *o = arg;
     float gbps;
 
     switch (opt) {
@@ -54,20 +55,13 @@ static int run(int argc, char **argv)
 {
     struct plan_options o = {.json = false};
     numoe_error err;
-    int opt;
+    bool done;
 
     model_options_init(&o.model);
-    while ((opt = next_option(&command_plan, argc, argv, ":" MODEL_OPTIONS_SHORT, options)) != -1) {
-        if (opt == '?') {
-            return EXIT_INPUT;
-        }
-        if (opt == 'h') {
-            fputs(command_plan.help, stdout);
-            return EXIT_OK;
-        }
-        if (plan_option(&o, opt, optarg) < 0) {
-            return EXIT_INPUT;
-        }
+    const int exit_status = parse_options(&command_plan, argc, argv, ":" MODEL_OPTIONS_SHORT, options,
+                                          plan_option, &o, &done);
+    if (exit_status != EXIT_OK || done) {
+        return exit_status;
     }
     if (optind < argc) {
         return fail_usage(&command_plan, "unexpected argument '%s': a model is named with -m",

@@ -79,29 +79,23 @@ static int run_option(struct run_options *o, int opt, const char *value)
     }
 }
 
+static int any_option(void *arg, int opt, char *value)
+{
+    struct run_options *o = arg;
+
+    int taken = run_option(o, opt, value);
+    taken = taken ? taken : profile_option(&o->profile, opt, value);
+    taken = taken ? taken : model_option(&o->model, opt, value);
+    return taken ? taken : sampling_option(&o->sampling, opt, value);
+}
+
 /* *done: nothing is left to do, the result is the exit status. */
 static int parse(struct run_options *o, int argc, char **argv, bool *done)
 {
-    int opt;
-
-    *done = false;
-    while ((opt = next_option(&command_run, argc, argv,
-                              ":" MODEL_OPTIONS_SHORT "p:f:n:", options)) != -1) {
-        if (opt == '?') {
-            return EXIT_INPUT;
-        }
-        if (opt == 'h') {
-            fputs(command_run.help, stdout);
-            *done = true;
-            return EXIT_OK;
-        }
-        int taken = run_option(o, opt, optarg);
-        taken = taken ? taken : profile_option(&o->profile, opt, optarg);
-        taken = taken ? taken : model_option(&o->model, opt, optarg);
-        taken = taken ? taken : sampling_option(&o->sampling, opt, optarg);
-        if (taken < 0) {
-            return EXIT_INPUT;
-        }
+    int exit_status = parse_options(&command_run, argc, argv, ":" MODEL_OPTIONS_SHORT "p:f:n:",
+                                    options, any_option, o, done);
+    if (exit_status != EXIT_OK || *done) {
+        return exit_status;
     }
     if (optind < argc) {
         return fail_usage(&command_run, "unexpected argument '%s': a prompt is given with -p",
@@ -121,7 +115,7 @@ static int parse(struct run_options *o, int argc, char **argv, bool *done)
         {"--chat-template", o->template_path, false},
         MODEL_FILE_USES(&o->model),
     };
-    int exit_status = output_check_distinct(use, sizeof use / sizeof use[0]);
+    exit_status = output_check_distinct(use, sizeof use / sizeof use[0]);
     return exit_status ? exit_status : sampling_options_finish(&o->sampling, o->model.is_bundled);
 }
 

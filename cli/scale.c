@@ -56,8 +56,10 @@ void scale_point_name(const struct scale_point *p, char *buf, size_t cap)
 
 /* ------------------------------------------------------------------ options */
 
-static int scale_option(struct scale_options *o, int opt, char *value)
+static int scale_option(void *arg, int opt, char *value)
 {
+    struct scale_options *o = arg;
+
     switch (opt) {
     case 'm':
         o->model = value;
@@ -91,21 +93,10 @@ static int scale_option(struct scale_options *o, int opt, char *value)
 
 static int parse(struct scale_options *o, int argc, char **argv, bool *done)
 {
-    int opt;
-
-    *done = false;
-    while ((opt = next_option(&command_scale, argc, argv, ":m:o:b:n:r:h", options)) != -1) {
-        if (opt == '?') {
-            return EXIT_INPUT;
-        }
-        if (opt == 'h') {
-            fputs(command_scale.help, stdout);
-            *done = true;
-            return EXIT_OK;
-        }
-        if (scale_option(o, opt, optarg) < 0) {
-            return EXIT_INPUT;
-        }
+    const int exit_status = parse_options(&command_scale, argc, argv, ":m:o:b:n:r:h", options,
+                                          scale_option, o, done);
+    if (exit_status != EXIT_OK || *done) {
+        return exit_status;
     }
     if (optind < argc) {
         return fail_usage(&command_scale, "unexpected argument '%s'", argv[optind]);

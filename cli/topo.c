@@ -32,43 +32,53 @@ static int write_svg(const char *topology, const char *path)
     return output_commit(&o);
 }
 
+struct topo_options {
+    const char *topology, *svg;
+    bool json;
+};
+
+static int topo_option(void *arg, int opt, char *value)
+{
+    struct topo_options *o = arg;
+
+    switch (opt) {
+    case TOPO_TOPOLOGY:
+        o->topology = value;
+        return 1;
+    case TOPO_SVG:
+        o->svg = value;
+        return 1;
+    default:
+        o->json = true;
+        return 1;
+    }
+}
+
 static int run(int argc, char **argv)
 {
-    const char *topology = NULL, *svg = NULL;
-    numoe_report_format format = NUMOE_REPORT_TEXT;
+    struct topo_options o = {.json = false};
     numoe_error err;
-    int opt;
+    bool done;
 
-    while ((opt = next_option(&command_topo, argc, argv, ":h", options)) != -1) {
-        switch (opt) {
-        case TOPO_TOPOLOGY:
-            topology = optarg;
-            break;
-        case TOPO_JSON:
-            format = NUMOE_REPORT_JSON;
-            break;
-        case TOPO_SVG:
-            svg = optarg;
-            break;
-        case 'h':
-            fputs(command_topo.help, stdout);
-            return EXIT_OK;
-        default:
-            return EXIT_INPUT;
-        }
+    const int exit_status =
+        parse_options(&command_topo, argc, argv, ":h", options, topo_option, &o, &done);
+    if (exit_status != EXIT_OK || done) {
+        return exit_status;
     }
     if (optind < argc) {
         return fail_usage(&command_topo, "unexpected argument '%s'", argv[optind]);
     }
-    if (svg && format == NUMOE_REPORT_JSON) {
+    if (o.svg && o.json) {
         return fail_usage(&command_topo, "--json and --svg exclude each other");
     }
-    if (svg && strcmp(svg, "-") != 0) {
-        return write_svg(topology, svg);
+    if (o.svg && strcmp(o.svg, "-") != 0) {
+        return write_svg(o.topology, o.svg);
     }
-    format = svg ? NUMOE_REPORT_SVG : format;
-    return numoe_topo_report(topology, format, stdout, &err) == NUMOE_OK ? EXIT_OK
-                                                                         : fail_status(&err);
+    const numoe_report_format format = o.svg    ? NUMOE_REPORT_SVG
+                                       : o.json ? NUMOE_REPORT_JSON
+                                                : NUMOE_REPORT_TEXT;
+    return numoe_topo_report(o.topology, format, stdout, &err) == NUMOE_OK ? EXIT_OK
+                                                                           : fail_status(&err);
 }
 
 const struct command command_topo = {

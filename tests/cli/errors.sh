@@ -13,6 +13,31 @@ expect 2 "run: unknown option '-x'.*numoe help run" "$numoe" run -x
 expect 2 "run: option '-p' needs a value.*numoe help run" "$numoe" run -p
 expect 2 "run: option '--seed' needs a value" "$numoe" run --seed
 expect 2 "run: option '--quiet=1' takes no value" "$numoe" run --quiet=1 -p x
+# names are written out, and what is quoted is what is wrong
+expect 2 "run: unknown option '--mode'.*numoe help run" "$numoe" run --mode latency -p x
+for command in run chat plan bench 'experts collect'; do
+    # shellcheck disable=SC2086
+    expect 2 ": unknown option '--mode'" "$numoe" $command --mode=latency
+done
+expect 2 "eval: unknown option '--perp'" "$numoe" eval --perp "$src/LICENSE"
+expect 2 "run: unknown option '--see'" "$numoe" run --see
+expect 2 "run: unknown option '--te'" "$numoe" run -p x --te=1
+expect 2 "run: unknown option '--qui'" "$numoe" run --qui=1 -p x
+expect 2 "topo: unknown option '--jso'" "$numoe" topo --jso
+expect 2 "run: unknown option '-x'" "$numoe" run -p --mod=1 -xq
+expect 2 "run: unknown option '-x'" "$numoe" run -p --quiet=1 -xq
+expect 2 "-c: '--mod' is not a whole number" "$numoe" run -c --mod -q
+expect 2 "--seed: '--see' is not a whole number" "$numoe" run --seed --see
+expect 0 '' "$numoe" run -p --mod -qn 1 --temp=0
+# what the manual page says of one subcommand's options is said by its help as well
+for command in run chat plan bench batch eval; do
+    case $command in batch | eval) want=0 ;; *) want=1 ;; esac
+    "$numoe" help $command | grep -q -e ' --mode '
+    test $? -eq $want || complain "help $command: --mode"
+done
+sed -n '/^.SH COMMON/,/^.SH OPTIONS FOR/p' "$src/docs/numoe.1" |
+    grep -Fq '\-\-mode ' &&
+    complain 'numoe(1): --mode is common'
 expect 2 "unexpected argument 'tale'.*-p" "$numoe" run tale
 expect 2 "chat: unknown option '-p'.*numoe help chat" "$numoe" chat -p x
 expect 2 "chat: unexpected argument 'x'" "$numoe" chat x
