@@ -142,7 +142,10 @@ static int check_options(struct batch_options *o)
                           "written to -o FILE",
                           o->input ? "-o" : "-i");
     }
-    model_options_finish(&o->model);
+    int exit_status = model_options_finish(&command_batch, &o->model);
+    if (exit_status != EXIT_OK) {
+        return exit_status;
+    }
     const struct file_use use[] = {
         {"-o", o->output, true},
         {"-i", o->input, false},
@@ -154,7 +157,7 @@ static int check_options(struct batch_options *o)
         o->sampling.params.seed = 0;
     }
     o->params.n_ctx = o->model.n_ctx;
-    const int exit_status = output_check_distinct(use, sizeof use / sizeof use[0]);
+    exit_status = output_check_distinct(use, sizeof use / sizeof use[0]);
     return exit_status ? exit_status : sampling_options_finish(&o->sampling, o->model.is_bundled);
 }
 

@@ -79,9 +79,28 @@ static int bench_option(void *arg, int opt, char *value)
     }
 }
 
+static unsigned longest(const unsigned *list, size_t n)
+{
+    unsigned most = 0;
+
+    for (size_t i = 0; i < n; i++) {
+        most = list[i] > most ? list[i] : most;
+    }
+    return most;
+}
+
+/* What a session must have room for. */
+static unsigned session_tokens(const struct bench_options *o)
+{
+    const unsigned prompt = longest(o->prompt, o->n_prompt);
+    const unsigned generate = longest(o->generate, o->n_generate) + 1;
+
+    return prompt > generate ? prompt : generate;
+}
+
 static int parse(struct bench_options *o, int argc, char **argv, bool *done)
 {
-    const int exit_status =
+    int exit_status =
         parse_options(&command_bench, argc, argv, ":" MODEL_OPTIONS_SHORT "p:n:b:r:o:", options,
                       bench_option, o, done);
     if (exit_status != EXIT_OK || *done) {
@@ -91,7 +110,16 @@ static int parse(struct bench_options *o, int argc, char **argv, bool *done)
         return fail_usage(&command_bench, "unexpected argument '%s': a model is named with -m",
                           argv[optind]);
     }
-    model_options_finish(&o->model);
+    if (o->n_placement > 0 && o->model.params.plan) {
+        return fail_usage(&command_bench, "--placement and --plan both say where weights go");
+    }
+    exit_status = model_options_finish(&command_bench, &o->model);
+    if (exit_status == EXIT_OK) {
+        exit_status = need_context(&o->model, "a sequence", session_tokens(o));
+    }
+    if (exit_status != EXIT_OK) {
+        return exit_status;
+    }
     const struct file_use use[] = {{"--output-file", o->output, true}, MODEL_FILE_USES(&o->model)};
     return output_check_distinct(use, sizeof use / sizeof use[0]);
 }
@@ -361,26 +389,14 @@ static void print_test(FILE *out, enum format format, const struct test *t, bool
 
 /* ------------------------------------------------------------------ all tests */
 
-static unsigned longest(const unsigned *list, size_t n)
-{
-    unsigned most = 0;
-
-    for (size_t i = 0; i < n; i++) {
-        most = list[i] > most ? list[i] : most;
-    }
-    return most;
-}
-
 static int open_sessions(const struct bench_options *o, struct bench *b)
 {
-    const unsigned prompt = longest(o->prompt, o->n_prompt);
-    const unsigned generate = longest(o->generate, o->n_generate) + 1;
     const unsigned n = longest(o->batch, o->n_batch);
     numoe_error err;
 
     for (; b->n_session < n; b->n_session++) {
-        if (numoe_session_new(b->engine, prompt > generate ? prompt : generate,
-                              &b->session[b->n_session], &err) != NUMOE_OK) {
+        if (numoe_session_new(b->engine, session_tokens(o), &b->session[b->n_session], &err) !=
+            NUMOE_OK) {
             return fail_status(&err);
         }
     }
@@ -414,6 +430,11 @@ static int run_engine(const struct bench_options *o, struct bench *b, numoe_plac
     return exit_status;
 }
 
+static bool takes_stats(numoe_placement placement)
+{
+    return placement == NUMOE_PLACEMENT_AUTO || placement == NUMOE_PLACEMENT_SHARD;
+}
+
 static int run_point(const struct bench_options *o, size_t it, size_t ip, FILE *out, bool *first)
 {
     struct model_options model = o->model;
@@ -424,6 +445,11 @@ static int run_point(const struct bench_options *o, size_t it, size_t ip, FILE *
     }
     model.params.n_thread = o->n_thread ? o->thread[it] : 0;
     model.params.placement = o->n_placement ? o->placement[ip] : NUMOE_PLACEMENT_AUTO;
+    if (o->n_placement > 1 && !takes_stats(model.params.placement)) { /* they are for the others */
+        model.params.expert_stats = model.params.gpu ? model.params.expert_stats : NULL;
+        model.params.replica_bytes = 0;
+        model.params.replica_percent = 0;
+    }
     int exit_status = open_engine(&model, &b->engine);
     if (exit_status == EXIT_OK) {
         exit_status = run_engine(o, b, model.params.placement, out, first);

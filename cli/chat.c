@@ -64,16 +64,16 @@ static int chat_option(void *arg, int opt, char *value)
 
 static int parse(struct chat *c, int argc, char **argv, bool *done)
 {
-    const int exit_status = parse_options(&command_chat, argc, argv, ":" MODEL_OPTIONS_SHORT "s:n:",
-                                          options, chat_option, c, done);
+    int exit_status = parse_options(&command_chat, argc, argv, ":" MODEL_OPTIONS_SHORT "s:n:", options,
+                                    chat_option, c, done);
     if (exit_status != EXIT_OK || *done) {
         return exit_status;
     }
     if (optind < argc) {
         return fail_usage(&command_chat, "unexpected argument '%s'", argv[optind]);
     }
-    model_options_finish(&c->model);
-    return sampling_options_finish(&c->sampling, c->model.is_bundled);
+    exit_status = model_options_finish(&command_chat, &c->model);
+    return exit_status ? exit_status : sampling_options_finish(&c->sampling, c->model.is_bundled);
 }
 
 /* ------------------------------------------------------------------ the conversation */

@@ -69,7 +69,10 @@ struct model_options {
     numoe_engine_params params; /* model_path NULL: none named */
     bool is_bundled;            /* the bundled model: its defaults apply */
     bool quiet;
-    unsigned n_ctx; /* 0: the model's own */
+    unsigned n_ctx;             /* 0: the model's own */
+    unsigned n_given;           /* options, but for -q */
+    const char *gpu_option;     /* one that was given of those that belong to --gpu; NULL: none */
+    bool has_placement;         /* --placement was given */
 };
 
 /* clang-format off */
@@ -189,8 +192,10 @@ int sampling_option(struct sampling_options *o, int opt, const char *value);
 /* Adds to stop [n_stop], which has room for every argument. 1, or -1 for an empty text (said
  * already). */
 int stop_option(const char **stop, size_t *n_stop, const char *value);
-/* What was not named: the model, and a seed (an exit status). */
-void model_options_finish(struct model_options *o);
+/* What was not named: the model, and a seed; and options that do not go together. Exit statuses. */
+int model_options_finish(const struct command *cmd, struct model_options *o);
+/* Before the engine: its context must have room for "a window" of n tokens. An exit status. */
+int need_context(struct model_options *o, const char *what, size_t n);
 /* What Slurm or PBS have given to this task; warns when it is bound to much less (limits.c). */
 void job_limits(numoe_engine_params *params);
 int sampling_options_finish(struct sampling_options *o, bool is_bundled);

@@ -311,7 +311,7 @@ int eval_logits(const struct eval_options *o, const struct ids *ids)
 
     int exit_status = open_files(&l, o);
     if (exit_status == EXIT_OK) {
-        exit_status = eval_engine(o, ids->n, &l.engine);
+        exit_status = eval_engine(o, "a sequence", ids->n, &l.engine);
     }
     if (exit_status == EXIT_OK) {
         exit_status = evaluate_with_session(&l, o, ids);

@@ -258,7 +258,7 @@ int eval_perplexity(struct eval_options *o, const struct text *text)
         return fail(EXIT_INPUT, "%s: a text of %zu bytes is shorter than one window of %zu tokens",
                     o->perplexity, text->bytes, p.n_token);
     }
-    int exit_status = eval_engine(o, p.n_token, &p.engine);
+    int exit_status = eval_engine(o, "a window", p.n_token, &p.engine);
     if (exit_status != EXIT_OK) {
         return exit_status;
     }

@@ -83,26 +83,27 @@ static int any_option(void *arg, int opt, char *value)
 
 static int parse(struct eval_options *o, int argc, char **argv, bool *done)
 {
-    const int exit_status = parse_options(&command_eval, argc, argv, ":" MODEL_OPTIONS_SHORT "o:",
-                                          options, any_option, o, done);
+    int exit_status = parse_options(&command_eval, argc, argv, ":" MODEL_OPTIONS_SHORT "o:", options,
+                                    any_option, o, done);
     if (exit_status != EXIT_OK || *done) {
         return exit_status;
     }
     if (optind < argc) {
         return fail_usage(&command_eval, "unexpected argument '%s'", argv[optind]);
     }
-    model_options_finish(&o->model);
-    return check(o);
+    exit_status = model_options_finish(&command_eval, &o->model);
+    return exit_status ? exit_status : check(o);
 }
 
-int eval_engine(const struct eval_options *o, size_t min_ctx, numoe_engine **engine)
+int eval_engine(const struct eval_options *o, const char *what, size_t n_token,
+                numoe_engine **engine)
 {
     struct model_options model = o->model;
 
-    if (min_ctx > model.params.min_ctx) {
-        model.params.min_ctx = min_ctx < UINT_MAX ? (unsigned)min_ctx : UINT_MAX;
+    int exit_status = need_context(&model, what, n_token);
+    if (exit_status == EXIT_OK) {
+        exit_status = open_engine(&model, engine);
     }
-    int exit_status = open_engine(&model, engine);
     if (exit_status == EXIT_OK && !model.quiet) {
         report_engine(*engine);
         fputc('\n', stderr);

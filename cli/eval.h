@@ -18,8 +18,9 @@ struct eval_options {
 /* Exit statuses. Both open the engine themselves, when all else that can be refused is in order. */
 int eval_perplexity(struct eval_options *o, const struct text *text);
 int eval_logits(const struct eval_options *o, const struct ids *ids);
-/* Opens an engine whose context is at least so long, and says what it is. */
-int eval_engine(const struct eval_options *o, size_t min_ctx, numoe_engine **engine);
+/* Opens an engine whose context has room for "a window" of n_token, and says what it is. */
+int eval_engine(const struct eval_options *o, const char *what, size_t n_token,
+                numoe_engine **engine);
 /* A JSON array of token ids. */
 int read_ids(const char *path, struct ids *ids);
 

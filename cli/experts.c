@@ -161,9 +161,13 @@ static int collect(struct experts_options *o)
 {
     struct collection c = {.engine = NULL};
 
-    model_options_finish(&o->model);
-    o->model.params.min_ctx = (unsigned)o->window;
-    int exit_status = check_collect(o);
+    int exit_status = model_options_finish(&command_experts, &o->model);
+    if (exit_status == EXIT_OK) {
+        exit_status = check_collect(o);
+    }
+    if (exit_status == EXIT_OK) {
+        exit_status = need_context(&o->model, "a window", (size_t)o->window);
+    }
     if (exit_status == EXIT_OK) {
         exit_status = output_open(&o->out, o->output);
     }
@@ -212,6 +216,11 @@ static int open_merged(const struct experts_options *o, numoe_stats **stats)
 
 static int check_files(const struct experts_options *o, const char *what)
 {
+    if (o->model.n_given > 0) {
+        return fail_usage(&command_experts, "%s runs no model: options of model and machine belong to "
+                                            "collect",
+                          what);
+    }
     if (o->n_argument == 0 || o->n_text > 0) {
         return fail_usage(&command_experts, "%s needs files of statistics, and nothing else", what);
     }

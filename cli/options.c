@@ -2,6 +2,7 @@
  * errors that name the option. */
 #include <ctype.h>
 #include <errno.h>
+#include <limits.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -315,12 +316,15 @@ static int gpu_option(struct model_options *o, int opt, const char *value)
         o->params.gpu = value;
         break;
     case OPT_GPU_EXPERTS:
+        o->gpu_option = "--gpu-experts";
         ok = parse_gpu_experts(value, &o->params);
         break;
     case OPT_GPU_DEVICES:
+        o->gpu_option = "--gpu-devices";
         o->params.gpu_devices = value;
         break;
     case OPT_VRAM_BUDGET:
+        o->gpu_option = "--vram-budget";
         ok = parse_bytes("--vram-budget", value, &o->params.vram_budget_bytes);
         break;
     case OPT_DEFER:
@@ -332,7 +336,8 @@ static int gpu_option(struct model_options *o, int opt, const char *value)
     return ok ? 1 : -1;
 }
 
-int model_option(struct model_options *o, int opt, const char *value)
+/* model_option() but for counting. */
+static int take_model_option(struct model_options *o, int opt, const char *value)
 {
     bool ok = true;
 
@@ -359,6 +364,7 @@ int model_option(struct model_options *o, int opt, const char *value)
         ok = parse_unsigned("--chunk", value, 1, MAX_CHUNK, &o->params.chunk_tokens);
         break;
     case OPT_PLACEMENT:
+        o->has_placement = true;
         ok = parse_placement(value, &o->params.placement);
         break;
     case OPT_REPLICA_BUDGET:
@@ -377,6 +383,14 @@ int model_option(struct model_options *o, int opt, const char *value)
         return gpu_option(o, opt, value);
     }
     return ok ? 1 : -1;
+}
+
+int model_option(struct model_options *o, int opt, const char *value)
+{
+    const int taken = take_model_option(o, opt, value);
+
+    o->n_given += taken > 0 && opt != 'q';
+    return taken;
 }
 
 int mode_option(numoe_engine_params *params, const char *value)
@@ -421,8 +435,20 @@ int chat_template_option(numoe_engine_params *params, struct text *text, const c
     return 1;
 }
 
+/* Options that the library cannot tell from their defaults, without what they belong to. */
+static int check_company(const struct command *cmd, const struct model_options *o)
+{
+    if (o->gpu_option && !o->params.gpu) {
+        return fail_usage(cmd, "%s belongs to --gpu", o->gpu_option);
+    }
+    if (o->has_placement && o->params.plan) {
+        return fail_usage(cmd, "--placement and --plan both say where weights go");
+    }
+    return EXIT_OK;
+}
+
 /* -m, then NUMOE_MODEL, then what the library opens where nothing is named. */
-void model_options_finish(struct model_options *o)
+int model_options_finish(const struct command *cmd, struct model_options *o)
 {
     const char *named = getenv("NUMOE_MODEL");
 
@@ -432,6 +458,19 @@ void model_options_finish(struct model_options *o)
     o->is_bundled = !o->params.model_path;
     o->params.min_ctx = o->n_ctx;
     job_limits(&o->params);
+    return check_company(cmd, o);
+}
+
+int need_context(struct model_options *o, const char *what, size_t n)
+{
+    if (o->n_ctx && n > o->n_ctx) {
+        return fail(EXIT_INPUT, "%s of %zu tokens does not fit a context of %u (-c)", what, n,
+                    o->n_ctx);
+    }
+    if (n > o->params.min_ctx) {
+        o->params.min_ctx = n < UINT_MAX ? (unsigned)n : UINT_MAX;
+    }
+    return EXIT_OK;
 }
 
 int stop_option(const char **stop, size_t *n_stop, const char *value)

@@ -58,7 +58,7 @@ static int run(int argc, char **argv)
     bool done;
 
     model_options_init(&o.model);
-    const int exit_status = parse_options(&command_plan, argc, argv, ":" MODEL_OPTIONS_SHORT, options,
+    int exit_status = parse_options(&command_plan, argc, argv, ":" MODEL_OPTIONS_SHORT, options,
                                           plan_option, &o, &done);
     if (exit_status != EXIT_OK || done) {
         return exit_status;
@@ -67,13 +67,23 @@ static int run(int argc, char **argv)
         return fail_usage(&command_plan, "unexpected argument '%s': a model is named with -m",
                           argv[optind]);
     }
+    if (o.model.params.gpu || o.model.gpu_option || o.model.params.defer_experts) {
+        return fail_usage(&command_plan, "a GPU is planned for by --gpu-model: %s is for a model that "
+                                         "runs",
+                          o.model.gpu_option        ? o.model.gpu_option
+                          : o.model.params.gpu != NULL ? "--gpu"
+                                                       : "--defer");
+    }
     if (o.params.geometry && o.model.params.model_path) {
         return fail_usage(&command_plan, "-m and --geometry both give a model");
     }
     if (o.params.type && !o.params.geometry) {
         return fail_usage(&command_plan, "--type belongs to --geometry");
     }
-    model_options_finish(&o.model);
+    exit_status = model_options_finish(&command_plan, &o.model);
+    if (exit_status != EXIT_OK) {
+        return exit_status;
+    }
     o.params.engine = o.model.params;
     return numoe_plan_print(&o.params, stdout, o.json, &err) == NUMOE_OK ? EXIT_OK
                                                                          : fail_status(&err);

@@ -107,7 +107,10 @@ static int parse(struct run_options *o, int argc, char **argv, bool *done)
     if (o->chat && o->raw) {
         return fail_usage(&command_run, "--chat and --raw exclude each other");
     }
-    model_options_finish(&o->model);
+    exit_status = model_options_finish(&command_run, &o->model);
+    if (exit_status != EXIT_OK) {
+        return exit_status;
+    }
     const struct file_use use[] = {
         {"--expert-stats-out", o->stats_path, true},
         {"--trace", o->profile.trace, true},

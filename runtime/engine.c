@@ -15,73 +15,13 @@
 #include "numa/bandwidth.h"
 #include "numa/room.h"
 #include "runtime/gpu-engine.h"
+#include "runtime/params.h"
 #include "runtime/place.h"
-
-#define CHUNK_TOKENS_MAX 65536u
 
 void numoe_engine_params_init(numoe_engine_params *params)
 {
     *params = (numoe_engine_params){.chunk_tokens = CHUNK_TOKENS_DEFAULT,
                                     .gpu_experts = NUMOE_GPU_EXPERTS_AUTO};
-}
-
-static numoe_status check_params(const numoe_engine_params *params, numoe_error *err)
-{
-    if (params->model_path && !params->model_path[0]) {
-        return status_fail(err, NUMOE_E_INPUT, "the name of the model file is empty");
-    }
-    if (params->chunk_tokens > CHUNK_TOKENS_MAX) {
-        return status_fail(err, NUMOE_E_INPUT, "chunk of %u tokens: at most %u are possible",
-                           params->chunk_tokens, CHUNK_TOKENS_MAX);
-    }
-    if (params->placement < NUMOE_PLACEMENT_AUTO ||
-        params->placement > NUMOE_PLACEMENT_INTERLEAVE) {
-        return status_fail(err, NUMOE_E_INPUT, "placement %d is not known", (int)params->placement);
-    }
-    if (!(params->replica_percent >= 0 && params->replica_percent <= 10000)) {
-        return status_fail(err, NUMOE_E_INPUT, "%g percent for replicas: 0 to 10000 are possible",
-                           params->replica_percent);
-    }
-    if (params->mode < NUMOE_MODE_AUTO || params->mode > NUMOE_MODE_THROUGHPUT) {
-        return status_fail(err, NUMOE_E_INPUT, "mode %d is not known", (int)params->mode);
-    }
-    if (!(params->gpu_expert_percent >= 0 && params->gpu_expert_percent <= 100)) {
-        return status_fail(err, NUMOE_E_INPUT, "%g percent of the experts: 0 to 100 are possible",
-                           params->gpu_expert_percent);
-    }
-    if (!(params->node_bps >= 0 && params->node_bps < 1e15)) {
-        return status_fail(err, NUMOE_E_INPUT, "a bandwidth of %g bytes/s is not possible",
-                           params->node_bps);
-    }
-    if (params->kv_type < NUMOE_KV_AUTO || params->kv_type > NUMOE_KV_Q8_0) {
-        return status_fail(err, NUMOE_E_INPUT, "type %d of the KV cache is not known",
-                           (int)params->kv_type);
-    }
-    return NUMOE_OK;
-}
-
-/* What cannot be together with experts on other processes. */
-static numoe_status check_peers(const numoe_engine_params *params, numoe_error *err)
-{
-    const numoe_peers *peers = params->peers;
-    const char *other = params->map_experts    ? "experts in the file (--mmap)"
-                        : params->plan         ? "a plan from a file (--plan)"
-                        : params->expert_stats ? "expert statistics (--expert-stats)"
-                        : params->gpu && strcmp(params->gpu, "none") != 0 ? "a GPU (--gpu)"
-                        : params->mode == NUMOE_MODE_THROUGHPUT ? "throughput mode (--mode)"
-                                                                : NULL;
-
-    if (peers != NULL && (peers->n_rank == 0 || peers->rank >= peers->n_rank)) {
-        return status_fail(err, NUMOE_E_INPUT, "rank %u of %u processes is not possible",
-                           peers->rank, peers->n_rank);
-    }
-    if (peers != NULL && other != NULL) {
-        return status_fail(err, NUMOE_E_INPUT,
-                           "%s and experts spread over processes (--expert-parallel): only one of "
-                           "both is possible",
-                           other);
-    }
-    return NUMOE_OK;
 }
 
 /* A token without a row in the embedding matrix could be typed but not evaluated. The other way
@@ -374,8 +314,8 @@ numoe_status numoe_engine_open(const numoe_engine_params *params, numoe_engine *
 {
     numoe_engine *e;
 
-    FORWARD_IF(check_params(params, err));
-    FORWARD_IF(check_peers(params, err));
+    FORWARD_IF(params_check(params, err));
+    FORWARD_IF(params_check_used(params, err));
     FORWARD_IF(mem_new(&e, 1, sizeof *e, "engine", err));
     numoe_status status = engine_load(e, params, err);
     if (status != NUMOE_OK) {

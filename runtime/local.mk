@@ -7,8 +7,9 @@ core_sources += \
 	runtime/mode.c runtime/mode.h \
 	runtime/gpu.c runtime/gpu.h runtime/gpu-engine.h runtime/gpu-impl.h \
 	runtime/gpu-cache.c runtime/gpu-dense.c runtime/gpu-step.c \
+	runtime/params.c runtime/params.h \
 	runtime/place.c runtime/place.h \
-	runtime/plan.c \
+	runtime/plan.c runtime/plan.h runtime/plan-print.c \
 	runtime/profile.c \
 	runtime/render.c \
 	runtime/sampler.c runtime/sampler.h \

@@ -64,6 +64,7 @@ static numoe_status plan_from_file(const char *path, struct place *p, numoe_erro
         return status_context(err, status, "%s", path);
     }
     placement_count_replicas(plan, &p->shapes, NULL);
+    placement_predict_again(plan, &p->shapes, &p->machine);
     p->plan = plan;
     return NUMOE_OK;
 }
@@ -275,28 +276,25 @@ numoe_status place_open_machine(const numoe_engine_params *params, const struct 
     return NUMOE_OK;
 }
 
+numoe_status place_choose(const numoe_engine_params *params, const struct model *model,
+                          struct topo *topo, struct place *p, numoe_error *err)
+{
+    FORWARD_IF(params->plan != NULL ? plan_from_file(params->plan, p, err)
+                                    : plan_anew(params, model, p, err));
+    const int only = placement_only_node(p->plan);
+    return only >= 0 && p->machine.n_node > 1 ? keep_node(topo, (unsigned)only, p, err) : NUMOE_OK;
+}
+
 static numoe_status open_parts(const numoe_engine_params *params, const struct model *model,
                                shape_keep_fn *keep, const void *keep_arg, struct topo *topo,
                                struct place *p, numoe_error *err)
 {
     FORWARD_IF(open_machine_and_shapes(params, model, keep, keep_arg, topo, p, err));
-    if (params->plan != NULL) {
-        FORWARD_IF(plan_from_file(params->plan, p, err));
-    } else {
-        if (params->node_bps == 0) {
-            FORWARD_IF(placement_measure(topo, p->pools, &p->machine, err));
-        }
-        set_bandwidth(params, &p->machine);
-        FORWARD_IF(plan_anew(params, model, p, err));
+    if (params->plan == NULL && params->node_bps == 0) {
+        FORWARD_IF(placement_measure(topo, p->pools, &p->machine, err));
     }
-    const int only = placement_only_node(p->plan);
-    return only >= 0 && p->machine.n_node > 1 ? keep_node(topo, (unsigned)only, p, err) : NUMOE_OK;
-}
-
-numoe_status place_open(const numoe_engine_params *params, const struct model *model,
-                        struct topo *topo, struct place *out, numoe_error *err)
-{
-    return place_open_part(params, model, NULL, NULL, topo, out, err);
+    set_bandwidth(params, &p->machine);
+    return place_choose(params, model, topo, p, err);
 }
 
 numoe_status place_open_part(const numoe_engine_params *params, const struct model *model,
@@ -323,7 +321,7 @@ void place_close(struct place *place)
 
 /* ------------------------------------------------------------------ in words */
 
-static const char *mode_text(const struct placement *plan)
+const char *place_mode_text(const struct placement *plan)
 {
     if (plan->n_node == 1) {
         return "all weights on one node";
@@ -354,7 +352,7 @@ numoe_status place_describe(const struct placement *plan, const struct placement
         min_percent = MIN(min_percent, percent);
         max_percent = MAX(max_percent, percent);
     }
-    FORWARD_IF(strbuf_printf(out, err, "%s: ", mode_text(plan)));
+    FORWARD_IF(strbuf_printf(out, err, "%s: ", place_mode_text(plan)));
     if (plan->n_node == 1) {
         return strbuf_printf(out, err, "node %u, %u worker%s", machine->node[0].os_index,
                              max_worker, max_worker == 1 ? "" : "s");
@@ -368,88 +366,4 @@ numoe_status place_describe(const struct placement *plan, const struct placement
             ? strbuf_printf(out, err, "%u worker%s each", max_worker, max_worker == 1 ? "" : "s")
             : strbuf_printf(out, err, "%u..%u workers each", min_worker, max_worker));
     return strbuf_printf(out, err, "; %s", plan->reason);
-}
-
-static void print_plan(const struct place *p, FILE *out)
-{
-    const struct placement *plan = p->plan;
-    fprintf(out, "model       %s: %s, %u layers", p->shapes.model_name, p->shapes.arch,
-            p->shapes.n_layer);
-    if (p->shapes.n_expert > 0) {
-        fprintf(out, ", %u of %u experts", p->shapes.n_expert_used, p->shapes.n_expert);
-    }
-    fprintf(out, "\nplacement   %s: %s\nreason      %s\n", placement_mode_name(plan->mode),
-            mode_text(plan), plan->reason);
-    fprintf(out, "predicted   %.1f tokens/s at most for one sequence (bandwidth %s)\n",
-            plan->tokens_per_s, p->machine.bps_source);
-    if (plan->lanes_tokens_per_s > 0 && plan->n_node > 1) {
-        fprintf(out, "            %.1f tokens/s at most for %u sequences, one on each node\n",
-                plan->lanes_tokens_per_s, plan->n_node);
-    }
-    fprintf(out, "memory      %.2f GB of weights", (double)plan->total_bytes * 1e-9);
-    if (plan->replica_bytes > 0) {
-        fprintf(out, ", of them %.2f GB further copies of experts",
-                (double)plan->replica_bytes * 1e-9);
-    }
-    const uint64_t mapped = shapes_mapped_bytes(&p->shapes);
-    if (mapped > 0) {
-        fprintf(out, "; %.2f GB of experts stay in the file", (double)mapped * 1e-9);
-    }
-    if (plan->n_replicated > 0) {
-        fprintf(out, "\nreplicas    %u of %u experts on several nodes serve %.0f %% of choices",
-                plan->n_replicated, plan->n_expert, plan->replica_share * 100);
-    }
-    if (plan->mode == NUMOE_PLACEMENT_SHARD && plan->imbalance > 0) {
-        fprintf(out, "\nimbalance   the busiest node has %.2f times its part of a token's experts",
-                plan->imbalance);
-    }
-    fprintf(out, "\n\nnode  workers  bandwidth GB/s  share %%  weights GB  buffers GB  room GB\n");
-    for (unsigned in = 0; in < plan->n_node; in++) {
-        const struct placement_node *node = &p->machine.node[in];
-        fprintf(out, "%4u  %7u  %14.1f  %7.1f  %10.2f  %10.2f  ", node->os_index, node->n_worker,
-                node->read_bps * 1e-9, plan->share[in] * 100, (double)plan->node_bytes[in] * 1e-9,
-                (double)node->buffer_bytes * 1e-9);
-        if (node->room_bytes == UINT64_MAX) {
-            fprintf(out, "%7s\n", "?");
-        } else {
-            fprintf(out, "%7.2f\n", (double)node->room_bytes * 1e-9);
-        }
-    }
-}
-
-static numoe_status print(const struct place *p, FILE *out, bool json, numoe_error *err)
-{
-    char *text = NULL;
-    if (json) {
-        FORWARD_IF(placement_to_json(p->plan, &p->shapes, &p->machine, &text, err));
-        fprintf(out, "%s\n", text);
-        mem_free(text);
-    } else {
-        print_plan(p, out);
-    }
-    return ferror(out) ? status_fail(err, NUMOE_E_FILE_WRITE, "the plan cannot be written")
-                       : NUMOE_OK;
-}
-
-numoe_status numoe_plan_print(const numoe_plan_params *params, FILE *out, bool json,
-                              numoe_error *err)
-{
-    struct topo *topo = NULL;
-    struct model *model = NULL;
-    struct place place = {.plan = NULL};
-    FORWARD_IF(topo_load(params->engine.topology, &topo, err));
-    numoe_status status = plan_model_open(params, &model, err);
-    if (status == NUMOE_OK) {
-        status = place_open(&params->engine, model, topo, &place, err);
-    }
-    if (status == NUMOE_OK) {
-        status = print(&place, out, json, err);
-    }
-    place_close(&place);
-    if (status == NUMOE_OK && !json && params->engine.plan == NULL) {
-        status = plan_compare(params, model, out, err);
-    }
-    model_close(model);
-    topo_free(topo);
-    return status;
 }

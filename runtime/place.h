@@ -14,25 +14,21 @@ struct place {
 };
 
 /* Starts the workers and makes the plan, or takes the one of a file; the topology loses the nodes
- * that take no part. On failure *out is empty. */
-numoe_status place_open(const numoe_engine_params *params, const struct model *model,
-                        struct topo *topo, struct place *out, numoe_error *err);
-void place_close(struct place *place); /* the pools too, where they are not taken out */
-
-/* The same for the weights that keep() keeps alone. */
+ * that take no part. Of the weights that keep() keeps alone; NULL: of all. On failure *out is empty. */
 numoe_status place_open_part(const numoe_engine_params *params, const struct model *model,
                              shape_keep_fn *keep, const void *keep_arg, struct topo *topo,
                              struct place *out, numoe_error *err);
+void place_close(struct place *place); /* the pools too, where they are not taken out */
 
-/* The same without a plan: machine, pools and shapes only; bandwidth as given or assumed. */
+/* The same in two steps: machine, pools and shapes, with bandwidth as given, from the platform or
+ * assumed; and the plan. */
 numoe_status place_open_machine(const numoe_engine_params *params, const struct model *model,
                                 struct topo *topo, struct place *out, numoe_error *err);
+numoe_status place_choose(const numoe_engine_params *params, const struct model *model,
+                          struct topo *topo, struct place *place, numoe_error *err);
 
-/* runtime/plan.c: the file that is named, or a geometry; and all placements beside each other. */
-numoe_status plan_model_open(const numoe_plan_params *params, struct model **out, numoe_error *err);
-numoe_status plan_compare(const numoe_plan_params *params, const struct model *model, FILE *out,
-                          numoe_error *err);
-
+/* "rows of every matrix cut over nodes" */
+const char *place_mode_text(const struct placement *plan);
 /* "rows of every matrix on 2 nodes: node 0 50 % with 8 workers, ...; why". */
 numoe_status place_describe(const struct placement *plan, const struct placement_machine *machine,
                             struct strbuf *out, numoe_error *err);

@@ -6,12 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/log.h"
-#include "kernels/select.h"
 #include "model/geometry.h"
-#include "numa/bandwidth.h"
-#include "runtime/place.h"
-#include "store/kernel-probe.h"
+#include "runtime/plan.h"
 #include "store/stats.h"
 
 #define CHUNK_TOKENS_DEFAULT 512u
@@ -24,8 +20,8 @@ struct gpu_model {
 };
 
 struct comparison {
-    struct topo *topo;
-    struct place place;
+    const struct shapes *shapes;
+    const struct placement_machine *machine;
     struct placement_request request;
     struct expert_stats stats;
     unsigned chunk_tokens;
@@ -102,75 +98,6 @@ static numoe_status parse_gpu(const char *text, struct gpu_model *gpu, numoe_err
     return NUMOE_OK;
 }
 
-/* ------------------------------------------------------------------ what is known */
-
-/* The type that most bytes of a token have. */
-static const struct shape *dominant(const struct shapes *shapes)
-{
-    double bytes[FORMAT_MAX] = {0};
-    const struct shape *best = NULL;
-    for (unsigned is = 0; is < shapes->n; is++) {
-        const struct shape *s = &shapes->shape[is];
-        if (s->kind != SHAPE_VECTOR) {
-            bytes[s->format_id] += (double)shape_bytes(s) * shape_active_share(shapes, s);
-        }
-    }
-    for (unsigned is = 0; is < shapes->n; is++) {
-        const struct shape *s = &shapes->shape[is];
-        if (s->kind != SHAPE_VECTOR &&
-            (best == NULL || bytes[s->format_id] > bytes[best->format_id])) {
-            best = s;
-        }
-    }
-    return best;
-}
-
-/* On this machine: what the workers read, and what kernels reach of it. */
-static numoe_status probe_machine(struct comparison *c, numoe_error *err)
-{
-    const struct shape *s = dominant(&c->place.shapes);
-    const struct kern *kern;
-    double total_bps = 0, node_bps[TOPO_MAX_NODE], kernel_bps = 0;
-    FORWARD_IF(kern_select(&kern, err));
-    FORWARD_IF(bandwidth_read(c->place.pools, c->topo, &total_bps, node_bps, err));
-    for (unsigned in = 0; in < c->place.machine.n_node; in++) {
-        c->place.machine.node[in].read_bps = node_bps[in];
-    }
-    c->place.machine.bps_source = "measured";
-    FORWARD_IF(kernel_probe(c->place.pools, c->topo, kern, s->format_id, s->k, &kernel_bps, err));
-    c->place.machine.kernel_share = MIN(kernel_bps / total_bps, 1.0);
-    return NUMOE_OK;
-}
-
-static numoe_status open_comparison(const numoe_plan_params *params, const struct model *model,
-                                    struct comparison *c, numoe_error *err)
-{
-    const numoe_engine_params *engine = &params->engine;
-    if (params->gpu != NULL) {
-        FORWARD_IF(parse_gpu(params->gpu, &c->gpu, err));
-        c->has_gpu = true;
-    }
-    FORWARD_IF(topo_load(engine->topology, &c->topo, err));
-    FORWARD_IF(place_open_machine(engine, model, c->topo, &c->place, err));
-    c->place.machine.kernel_share = PLACEMENT_KERNEL_SHARE;
-    if (engine->expert_stats != NULL) {
-        FORWARD_IF(expert_stats_load(engine->expert_stats, model, &c->stats, err));
-        c->request.stats = &c->stats;
-    }
-    c->request.replica_bytes = engine->replica_bytes;
-    c->request.replica_percent = engine->replica_percent;
-    c->chunk_tokens = engine->chunk_tokens ? engine->chunk_tokens : CHUNK_TOKENS_DEFAULT;
-    const bool may_probe = c->topo->is_this_machine && !params->no_probe && engine->node_bps == 0;
-    return may_probe ? probe_machine(c, err) : NUMOE_OK;
-}
-
-static void close_comparison(struct comparison *c)
-{
-    expert_stats_fini(&c->stats);
-    place_close(&c->place);
-    topo_free(c->topo);
-}
-
 /* ------------------------------------------------------------------ rows */
 
 static uint64_t busiest_bytes(const struct placement *p)
@@ -196,7 +123,7 @@ static void print_row(const char *name, const struct placement *p, const struct 
 static void print_gpu_row(const struct comparison *c, const struct placement *p,
                           const struct placement_cost *cost, FILE *out)
 {
-    const struct placement_split split = placement_split(&c->place.shapes);
+    const struct placement_split split = placement_split(c->shapes);
     const double room = c->gpu.memory_bytes * (1 - GPU_RESERVE) - split.dense_bytes;
     const double part = split.routed_bytes > 0 ? MIN(MAX(room, 0) / split.routed_bytes, 1.0) : 0;
     if (room < 0) {
@@ -206,7 +133,7 @@ static void print_gpu_row(const struct comparison *c, const struct placement *p,
         return;
     }
     const double served =
-        c->request.stats != NULL ? placement_coverage(&c->place.shapes, c->request.stats, part) : part;
+        c->request.stats != NULL ? placement_coverage(c->shapes, c->request.stats, part) : part;
     const double crossing_s = split.n_moe * (HAND_OFF_S + split.crossing_bytes / c->gpu.link_bps);
     const double gpu_s = (split.dense_bytes + split.routed_active_bytes * served) /
                          (c->gpu.read_bps * GPU_SHARE);
@@ -229,35 +156,97 @@ static void compare_modes(struct comparison *c, FILE *out)
         numoe_error why;
         c->request.mode = (numoe_placement)mode;
         const char *name = placement_mode_name(c->request.mode);
-        if (placement_make(&c->place.shapes, &c->place.machine, &c->request, &p, &why) != NUMOE_OK) {
+        if (placement_make(c->shapes, c->machine, &c->request, &p, &why) != NUMOE_OK) {
             fprintf(out, "%-12s  %s\n", name, why.text);
             continue;
         }
-        placement_cost(p, &c->place.shapes, &c->place.machine, c->request.stats, c->chunk_tokens, &cost);
+        placement_cost(p, c->shapes, c->machine, c->request.stats, c->chunk_tokens, &cost);
         print_row(name, p, &cost, out);
         if (mode == NUMOE_PLACEMENT_SLICE && c->has_gpu) {
             print_gpu_row(c, p, &cost, out);
         }
         placement_free(p);
-        if (c->place.machine.n_node == 1) {
+        if (c->machine->n_node == 1) {
             break; /* they are all the same */
         }
     }
 }
 
-numoe_status plan_compare(const numoe_plan_params *params, const struct model *model, FILE *out,
-                          numoe_error *err)
+static void print_bound(const struct comparison *c, FILE *out)
 {
-    struct comparison c = {.topo = NULL};
-    numoe_status status = open_comparison(params, model, &c, err);
-    if (status == NUMOE_OK) {
-        compare_modes(&c, out);
-        fprintf(out, "\nnever more than %.2f tokens/s: a token reads %.3f GB, the nodes %.1f GB/s (%s), "
-                     "of which products reach %.0f %%\n",
-                placement_bound(&c.place.shapes, &c.place.machine), placement_token_bytes(&c.place.shapes) * 1e-9,
-                placement_all_bps(&c.place.machine) * 1e-9, c.place.machine.bps_source,
-                c.place.machine.kernel_share * 100);
+    const double token_bytes = placement_token_bytes(c->shapes);
+    fprintf(out,
+            "\nnever more than %.2f tokens/s: a token reads %.3f GB, the nodes %.1f GB/s (%s), of "
+            "which products reach %.0f %%\n",
+            placement_bound(c->shapes, c->machine), token_bytes * 1e-9,
+            placement_all_bps(c->machine) * 1e-9, c->machine->bps_source,
+            c->machine->kernel_share * 100);
+    if (c->has_gpu) {
+        fprintf(out,
+                "with the GPU never more than %.2f tokens/s: it reads %.1f GB/s, of which products "
+                "reach %.0f %% (assumed)\n",
+                (placement_all_bps(c->machine) + c->gpu.read_bps) / token_bytes,
+                c->gpu.read_bps * 1e-9, GPU_SHARE * 100);
     }
-    close_comparison(&c);
-    return status;
+}
+
+/* How fast a disk is nobody has said: what it would have to read is known. */
+static void print_mapped(const struct comparison *c, FILE *out)
+{
+    double bytes = 0;
+    for (unsigned is = 0; is < c->shapes->n; is++) {
+        const struct shape *s = &c->shapes->shape[is];
+        bytes += s->mapped ? (double)shape_bytes(s) * shape_active_share(c->shapes, s) : 0;
+    }
+    if (bytes > 0) {
+        fprintf(out,
+                "experts stay in the file (--mmap): all this holds while those that are chosen are in "
+                "the page cache, and is\nless for packing them at each use; those that are not come "
+                "from the disk: %.3f GB for each token where none is\n",
+                bytes * 1e-9);
+    }
+}
+
+numoe_status plan_check(const numoe_plan_params *params, bool json, numoe_error *err)
+{
+    struct gpu_model gpu;
+    const char *what = json                         ? "JSON has the plan alone"
+                       : params->engine.plan != NULL ? "a plan that is given is not compared"
+                                                    : NULL;
+    if (params->gpu == NULL) {
+        return NUMOE_OK;
+    }
+    FORWARD_IF(parse_gpu(params->gpu, &gpu, err));
+    return what == NULL
+               ? NUMOE_OK
+               : status_fail(err, NUMOE_E_INPUT,
+                             "GPU '%s': %s, without the placements beside each other that a GPU is "
+                             "shown with",
+                             params->gpu, what);
+}
+
+numoe_status plan_compare(const numoe_plan_params *params, const struct model *model,
+                          const struct shapes *shapes, const struct placement_machine *machine,
+                          FILE *out, numoe_error *err)
+{
+    const numoe_engine_params *engine = &params->engine;
+    struct comparison c = {
+        .shapes = shapes,
+        .machine = machine,
+        .request = {.replica_bytes = engine->replica_bytes,
+                    .replica_percent = engine->replica_percent},
+        .chunk_tokens = engine->chunk_tokens ? engine->chunk_tokens : CHUNK_TOKENS_DEFAULT,
+        .has_gpu = params->gpu != NULL,
+    };
+    FORWARD_IF(c.has_gpu ? parse_gpu(params->gpu, &c.gpu, err) : NUMOE_OK);
+    if (engine->expert_stats != NULL) {
+        FORWARD_IF(expert_stats_load(engine->expert_stats, model, &c.stats, err));
+        c.request.stats = &c.stats;
+    }
+    compare_modes(&c, out);
+    print_bound(&c, out);
+    print_mapped(&c, out);
+    expert_stats_fini(&c.stats);
+    return ferror(out) ? status_fail(err, NUMOE_E_FILE_WRITE, "the plan cannot be written")
+                       : NUMOE_OK;
 }

@@ -67,7 +67,8 @@ static numoe_status find_bandwidth(const struct topo *topo, struct pools *pools,
             m->node[in].read_bps = topo->node[in].read_bps * MIN(n_worker, n_core) / n_core;
         } else {
             m->node[in].read_bps =
-                measure ? bps[in] : MIN(ASSUMED_WORKER_BPS * n_worker, ASSUMED_NODE_BPS);
+                measure ? bps[in]
+                        : MIN(ASSUMED_WORKER_BPS * MIN(n_worker, n_core), ASSUMED_NODE_BPS);
         }
     }
     m->bps_source = known ? "from the platform" : measure ? "measured" : "assumed";
@@ -89,6 +90,7 @@ numoe_status placement_machine_init(const struct topo *topo, struct pools *pools
     struct placement_machine m = {
         .n_node = pools_n_node(pools),
         .remote_factor = remote_factor(topo),
+        .kernel_share = PLACEMENT_KERNEL_SHARE,
         .limit_bytes =
             room_less_reserve(limited ? topo->memory_limit_bytes : topo->host_room_bytes),
         .room_source = topo->is_this_machine ? "available" : "in all",

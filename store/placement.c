@@ -452,6 +452,15 @@ static numoe_status make(const struct shapes *shapes, const struct placement_mac
     return NUMOE_OK;
 }
 
+void placement_predict_again(struct placement *p, const struct shapes *shapes,
+                             const struct placement_machine *machine)
+{
+    p->tokens_per_s = placement_predict(p, shapes, machine, NULL);
+    p->lanes_tokens_per_s = p->mode == NUMOE_PLACEMENT_REPLICATE
+                                ? placement_predict_lanes(p, shapes, machine)
+                                : 0;
+}
+
 /* ------------------------------------------------------------------ choice */
 
 static void replace(struct placement **best, struct placement *p)

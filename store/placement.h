@@ -167,6 +167,10 @@ double placement_predict_lanes(const struct placement *p, const struct shapes *s
                                const struct placement_machine *machine);
 #define PLACEMENT_KERNEL_SHARE 0.9 /* where it was not measured */
 
+/* Of a plan that was read: both for this machine, without statistics. */
+void placement_predict_again(struct placement *p, const struct shapes *shapes,
+                             const struct placement_machine *machine);
+
 /* What a token costs, as long as nothing else is in the way: caches, long contexts. */
 struct placement_cost {
     double decode_s;  /* a token of one sequence: read_s + meet_s */

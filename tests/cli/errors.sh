@@ -98,6 +98,15 @@ expect 2 "--min-p: '2' is not a number from 0 to 1" "$numoe" run -p x --min-p 2
 expect 2 "--repeat-penalty: '0' is not a number from 0.01 to 100" "$numoe" run -p x \
     --repeat-penalty 0
 expect 2 "--kv: 'q8' is none of" "$numoe" run -p x --kv q8
+expect 2 "a window of 512 tokens does not fit a context of 100 [(]-c[)]" \
+    "$numoe" eval --perplexity "$src/LICENSE" -c 100
+expect 2 "a window of 512 tokens does not fit a context of 100" \
+    "$numoe" experts collect -f "$src/LICENSE" -o "$tmp/stats" -c 100
+expect 2 "a sequence of 512 tokens does not fit a context of 100" "$numoe" bench -c 100
+echo '[1, 2, 3]' >"$tmp/ids"
+expect 2 "a sequence of 3 tokens does not fit a context of 2" \
+    "$numoe" eval --logits "$tmp/ids" -o "$tmp/x.npy" -c 2
+expect 2 "show runs no model" "$numoe" experts show -c 100 "$tmp/ids"
 expect 2 "--window: '7' is not" "$numoe" eval --perplexity "$src/LICENSE" --window 7
 
 # ---- files

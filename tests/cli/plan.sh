@@ -42,8 +42,6 @@ same "$tmp/one" "$tmp/more" 'with statistics'
 grep -Eq '"replica_bytes":[1-9]' "$tmp/plan" || complain 'statistics give no replicas'
 tell -q --topology "$two" --plan "$tmp/plan" >"$tmp/more"
 same "$tmp/one" "$tmp/more" 'replicas'
-"$numoe" plan --topology "$two" --placement shard --replica-budget 10% --json |
-    grep -q '"replica_bytes":0,' || complain 'replicas without statistics'
 
 # ---- experts in the file
 tell -q --mmap --topology "$two" >"$tmp/more" 2>"$tmp/err"
@@ -70,7 +68,27 @@ for row in slice 'slice [+] GPU' shard replicate interleave; do
 done
 awk '/^never more than/ { bound = $4 } /^(slice|shard|replicate|interleave)  / { if ($2 > most) most = $2 }
     END { exit !(most > 0 && most <= bound) }' "$tmp/out" || complain "above the bound: $(cat "$tmp/out")"
-"$numoe" plan --no-probe | grep -q '(assumed)' || complain 'plan --no-probe'
+# one answer has numbers of one kind
+"$numoe" plan --no-probe >"$tmp/out"
+grep -q '(assumed)' "$tmp/out" || complain 'plan --no-probe'
+grep -q measured "$tmp/out" && complain "measured and assumed: $(cat "$tmp/out")"
+"$numoe" plan >"$tmp/out"
+test "$(grep -c '(bandwidth measured)' "$tmp/out")" -eq 1 || complain "not measured: $(cat "$tmp/out")"
+test "$(grep -c 'GB/s (measured)' "$tmp/out")" -eq 1 || complain "not measured: $(cat "$tmp/out")"
+# more workers than cores read no faster
+for n in 6 60; do
+    "$numoe" plan --topology "$two" --placement slice -t $n | sed -n 's/^never more than \([^ ]*\).*/\1/p' >"$tmp/of$n"
+done
+test -s "$tmp/of6" || complain 'no bound'
+same "$tmp/of6" "$tmp/of60" 'the bound with 60 workers on 6 cores'
+# with a GPU nothing is above the bound with a GPU
+"$numoe" plan --geometry mixtral --topology "$two" --gpu-model 80GiB,3000GB/s,pcie5x16 >"$tmp/out"
+awk '/^with the GPU never more than/ { bound = $6 } /^slice [+] GPU/ { gpu = $4 }
+    END { exit !(gpu > 0 && gpu <= bound) }' "$tmp/out" || complain "GPU above the bound: $(cat "$tmp/out")"
+"$numoe" plan --mmap --topology "$two" >"$tmp/out"
+grep -q '^predicted .*while all experts are in the page cache' "$tmp/out" &&
+    grep -q 'from the disk: 0.00[1-9] GB for each token' "$tmp/out" ||
+    complain "experts in the file are predicted as in memory: $(cat "$tmp/out")"
 
 # ---- refusals
 expect 2 'none of deepseek' "$numoe" plan --geometry gpt-9
@@ -79,7 +97,37 @@ expect 2 'both give a model' "$numoe" plan --geometry mixtral -m "$fixture"
 expect 2 'belongs to --geometry' "$numoe" plan --type Q8_0
 expect 2 'give memory, bandwidth and link' "$numoe" plan --no-probe --gpu-model 24GiB,pcie4x16
 expect 2 'give memory, bandwidth and link' "$numoe" plan --no-probe --gpu-model big
+for option in --no-probe --json; do
+    expect 2 'give memory, bandwidth and link' "$numoe" plan $option --gpu-model big
+    test -s "$tmp/out" && complain 'a plan with a GPU that is refused'
+done
+expect 2 'JSON has the plan alone' "$numoe" plan --json --gpu-model 24GiB,1008GB/s,pcie4x16
+expect 2 '--gpu is for a model that runs' "$numoe" plan --gpu emu
+expect 2 '--vram-budget is for a model' "$numoe" plan --vram-budget 1GB
 expect 2 '--bandwidth' "$numoe" plan --bandwidth -1
+# ---- what would be ignored
+run() { "$numoe" run -q -n 1 -p x --topology "$two" "$@"; }
+for command in 'plan' 'run -p x' 'bench'; do
+    # shellcheck disable=SC2086
+    expect 2 '--placement and --plan both' "$numoe" $command --plan "$tmp/plan" --placement auto
+    # shellcheck disable=SC2086
+    expect 2 'leave out a budget for replicas, or the plan' "$numoe" $command --plan "$tmp/plan" \
+        --replica-budget 1%
+    # shellcheck disable=SC2086
+    expect 2 'leave out expert statistics, or the plan' "$numoe" $command --plan "$tmp/plan" \
+        --expert-stats "$tmp/stats"
+done
+expect 2 'leave out a bandwidth, or the plan' "$numoe" plan --plan "$tmp/plan" --bandwidth 10
+expect 2 'needs expert statistics' run --placement shard --replica-budget 10%
+expect 2 'needs expert statistics' "$numoe" plan --topology "$two" --replica-budget 10%
+expect 2 'for the placement shard, slice makes none' run --placement slice --replica-budget 10% \
+    --expert-stats "$tmp/stats"
+expect 2 'slice does not use them' run --placement slice --expert-stats "$tmp/stats"
+expect 0 '' "$numoe" bench -p 4 -n 0 -r 1 --topology "$two" --placement slice,shard \
+    --replica-budget 10% --expert-stats "$tmp/stats"
+expect 2 '--gpu-experts belongs to --gpu' run --gpu-experts 3
+expect 2 '--gpu-devices belongs to --gpu' run --gpu-devices 0
+expect 2 '--vram-budget belongs to --gpu' run --vram-budget 1GB
 expect 2 "'slices' is none of" "$numoe" plan --placement slices
 expect 2 'neither a size' "$numoe" plan --replica-budget 10X
 expect 2 'neither a size' "$numoe" plan --replica-budget -1

@@ -73,7 +73,7 @@ static unsigned nodes_of(uint64_t mib, uint64_t *weight_bytes)
     cr_assert_eq(topo_load("pack:2 [numa(memory=1GiB)] core:2 pu:1", &topo, NULL), NUMOE_OK);
     topo->node[1].memory_bytes = mib << 20;
     cr_assert_eq(model_open(path, &model, NULL), NUMOE_OK);
-    cr_assert_eq(place_open(&params, model, topo, &place, &err), NUMOE_OK, "%s", err.text);
+    cr_assert_eq(place_open_part(&params, model, NULL, NULL, topo, &place, &err), NUMOE_OK, "%s", err.text);
     const unsigned n_node = place.machine.n_node;
     cr_assert_eq(topo->n_node, n_node);
     *weight_bytes = n_node > 1 ? place.plan->node_bytes[1] : 0;

@@ -1,0 +1,133 @@
+/* Owns the refusal of parameters that contradict themselves. Those that ask for something and would get
+ * something else without a word are refused too.
+ */
+#include "runtime/params.h"
+
+#include <string.h>
+
+#include "store/placement.h"
+
+#define CHUNK_TOKENS_MAX 65536u
+
+static numoe_status check_values(const numoe_engine_params *params, numoe_error *err)
+{
+    if (params->model_path && !params->model_path[0]) {
+        return status_fail(err, NUMOE_E_INPUT, "the name of the model file is empty");
+    }
+    if (params->chunk_tokens > CHUNK_TOKENS_MAX) {
+        return status_fail(err, NUMOE_E_INPUT, "chunk of %u tokens: at most %u are possible",
+                           params->chunk_tokens, CHUNK_TOKENS_MAX);
+    }
+    if (params->placement < NUMOE_PLACEMENT_AUTO ||
+        params->placement > NUMOE_PLACEMENT_INTERLEAVE) {
+        return status_fail(err, NUMOE_E_INPUT, "placement %d is not known", (int)params->placement);
+    }
+    if (!(params->replica_percent >= 0 && params->replica_percent <= 10000)) {
+        return status_fail(err, NUMOE_E_INPUT, "%g percent for replicas: 0 to 10000 are possible",
+                           params->replica_percent);
+    }
+    if (params->mode < NUMOE_MODE_AUTO || params->mode > NUMOE_MODE_THROUGHPUT) {
+        return status_fail(err, NUMOE_E_INPUT, "mode %d is not known", (int)params->mode);
+    }
+    if (!(params->gpu_expert_percent >= 0 && params->gpu_expert_percent <= 100)) {
+        return status_fail(err, NUMOE_E_INPUT, "%g percent of the experts: 0 to 100 are possible",
+                           params->gpu_expert_percent);
+    }
+    if (!(params->node_bps >= 0 && params->node_bps < 1e15)) {
+        return status_fail(err, NUMOE_E_INPUT, "a bandwidth of %g bytes/s is not possible",
+                           params->node_bps);
+    }
+    if (params->kv_type < NUMOE_KV_AUTO || params->kv_type > NUMOE_KV_Q8_0) {
+        return status_fail(err, NUMOE_E_INPUT, "type %d of the KV cache is not known",
+                           (int)params->kv_type);
+    }
+    return NUMOE_OK;
+}
+
+static bool has_gpu(const numoe_engine_params *params)
+{
+    return params->gpu != NULL && strcmp(params->gpu, "none") != 0;
+}
+
+/* What cannot be together with experts on other processes. */
+static numoe_status check_peers(const numoe_engine_params *params, numoe_error *err)
+{
+    const numoe_peers *peers = params->peers;
+    const char *other = params->map_experts    ? "experts in the file (--mmap)"
+                        : params->plan         ? "a plan from a file (--plan)"
+                        : params->expert_stats ? "expert statistics (--expert-stats)"
+                        : has_gpu(params)       ? "a GPU (--gpu)"
+                        : params->mode == NUMOE_MODE_THROUGHPUT ? "throughput mode (--mode)"
+                                                                : NULL;
+
+    if (peers != NULL && (peers->n_rank == 0 || peers->rank >= peers->n_rank)) {
+        return status_fail(err, NUMOE_E_INPUT, "rank %u of %u processes is not possible",
+                           peers->rank, peers->n_rank);
+    }
+    if (peers != NULL && other != NULL) {
+        return status_fail(err, NUMOE_E_INPUT,
+                           "%s and experts spread over processes (--expert-parallel): only one of "
+                           "both is possible",
+                           other);
+    }
+    return NUMOE_OK;
+}
+
+static bool has_budget(const numoe_engine_params *params)
+{
+    return params->replica_bytes > 0 || params->replica_percent > 0;
+}
+
+/* A plan says where everything lies, copies of experts too. Statistics then only rank what a GPU has. */
+static numoe_status check_plan(const numoe_engine_params *params, numoe_error *err)
+{
+    const char *what = params->placement != NUMOE_PLACEMENT_AUTO         ? "a placement"
+                       : has_budget(params)                              ? "a budget for replicas"
+                       : params->expert_stats != NULL && !has_gpu(params) ? "expert statistics"
+                       : params->node_bps > 0                            ? "a bandwidth"
+                                                                         : NULL;
+    if (params->plan == NULL || what == NULL) {
+        return NUMOE_OK;
+    }
+    return status_fail(err, NUMOE_E_INPUT,
+                       "the plan %s says where weights go: leave out %s, or the plan",
+                       params->plan, what);
+}
+
+static numoe_status check_budget(const numoe_engine_params *params, numoe_error *err)
+{
+    if (!has_budget(params)) {
+        return NUMOE_OK;
+    }
+    if (params->placement != NUMOE_PLACEMENT_AUTO && params->placement != NUMOE_PLACEMENT_SHARD) {
+        return status_fail(err, NUMOE_E_INPUT,
+                           "a budget for replicas is for the placement shard, %s makes none",
+                           placement_mode_name(params->placement));
+    }
+    if (params->expert_stats == NULL) {
+        return status_fail(err, NUMOE_E_INPUT,
+                           "a budget for replicas needs expert statistics, to know which experts to "
+                           "copy: give a file of numoe experts collect (--expert-stats)");
+    }
+    return NUMOE_OK;
+}
+
+numoe_status params_check(const numoe_engine_params *params, numoe_error *err)
+{
+    FORWARD_IF(check_values(params, err));
+    FORWARD_IF(check_peers(params, err));
+    FORWARD_IF(check_plan(params, err));
+    return check_budget(params, err);
+}
+
+numoe_status params_check_used(const numoe_engine_params *params, numoe_error *err)
+{
+    const bool by_use =
+        params->placement == NUMOE_PLACEMENT_AUTO || params->placement == NUMOE_PLACEMENT_SHARD;
+    return params->expert_stats == NULL || by_use || has_gpu(params)
+               ? NUMOE_OK
+               : status_fail(err, NUMOE_E_INPUT,
+                             "expert statistics are for the placement shard and for GPUs: %s does not "
+                             "use them",
+                             placement_mode_name(params->placement));
+}

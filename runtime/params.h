@@ -1,0 +1,14 @@
+/* What is wrong with an engine's parameters before anything is opened: values that cannot be, and some
+ * that would be ignored beside others. NUMOE_E_INPUT says which. */
+#ifndef NUMOE_RUNTIME_PARAMS_H
+#define NUMOE_RUNTIME_PARAMS_H
+
+#include "base/status.h"
+#include "numoe/numoe.h"
+
+numoe_status params_check(const numoe_engine_params *params, numoe_error *err);
+
+/* That an engine would use them: a plan may be made to compare what one engine would not do. */
+numoe_status params_check_used(const numoe_engine_params *params, numoe_error *err);
+
+#endif
