@@ -21,6 +21,8 @@
 #include "numa/pool_gate.h"
 #include "numa/strand.h"
 
+/* More only wait for each other: 4096 on two CPUs need half a minute for a token. */
+#define WORKERS_PER_CORE 64u
 #define STACK_BYTES ((size_t)1 << 20) /* not RLIMIT_STACK, which may be 64 KiB or unlimited */
 
 /* One thread and the workers it runs: usually one, several where there are more workers than CPUs.
@@ -66,6 +68,12 @@ static numoe_status count_workers(const struct topo *topo, unsigned n_worker, un
     if (n_worker > POOL_MAX_WORKER) {
         return status_fail(err, NUMOE_E_INPUT, "%u workers: at most %d are possible", n_worker,
                            POOL_MAX_WORKER);
+    }
+    if (n_worker > WORKERS_PER_CORE * topo->n_core) {
+        return status_fail(err, NUMOE_E_INPUT,
+                           "%u workers on %u core%s: at most %u are possible, %u for each", n_worker,
+                           topo->n_core, topo->n_core == 1 ? "" : "s",
+                           WORKERS_PER_CORE * topo->n_core, WORKERS_PER_CORE);
     }
     unsigned n = n_worker ? n_worker : MIN(topo->n_core, (unsigned)POOL_MAX_WORKER);
     if (n_worker == 0 && topo->cpu_quota > 0 && topo->cpu_quota < n) {

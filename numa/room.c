@@ -198,7 +198,8 @@ static bool may_grow(const char *root, uint64_t limit_bytes)
         "/sys/devices/system/xen_memory",
         "/sys/module/vmw_balloon",
     };
-    for (size_t i = 0; i < ARRAY_LEN(drivers); i++) {
+    /* Under a limit, what is taken beyond it ends the process, however much the guest may grow. */
+    for (size_t i = 0; limit_bytes == UINT64_MAX && i < ARRAY_LEN(drivers); i++) {
         if (is_there(root, drivers[i])) {
             return true;
         }

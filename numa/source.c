@@ -58,15 +58,9 @@ static numoe_status set_synthetic(hwloc_topology_t hw, const char *spec, numoe_e
                              spec);
 }
 
-static numoe_status set_source(hwloc_topology_t hw, const char *spec, numoe_error *err)
+static numoe_status set_xml(hwloc_topology_t hw, const char *spec, numoe_error *err)
 {
     struct stat st;
-    if (spec == NULL) {
-        return NUMOE_OK;
-    }
-    if (!is_xml_path(spec)) {
-        return set_synthetic(hw, spec, err);
-    }
     if (stat(spec, &st) != 0 || access(spec, R_OK) != 0) {
         return status_fail(err, NUMOE_E_FILE_OPEN, "topology %s: %s", spec, strerror(errno));
     }
@@ -77,6 +71,27 @@ static numoe_status set_source(hwloc_topology_t hw, const char *spec, numoe_erro
                ? NUMOE_OK
                : status_fail(err, NUMOE_E_FILE_FORMAT,
                              "topology %s: not an XML file of hwloc version 2", spec);
+}
+
+/* hwloc takes what its variables name, but goes on with this machine where it cannot. HWLOC_XMLFILE may
+ * have any name. */
+static numoe_status set_from_environment(hwloc_topology_t hw, numoe_error *err)
+{
+    const char *xml = knob_str("HWLOC_XMLFILE"), *synthetic = knob_str("HWLOC_SYNTHETIC");
+    const char *name = xml != NULL ? "HWLOC_XMLFILE" : "HWLOC_SYNTHETIC";
+    if (xml == NULL && synthetic == NULL) {
+        return NUMOE_OK;
+    }
+    numoe_status status = xml != NULL ? set_xml(hw, xml, err) : set_synthetic(hw, synthetic, err);
+    return status == NUMOE_OK ? status : status_context(err, status, "%s in the environment", name);
+}
+
+static numoe_status set_source(hwloc_topology_t hw, const char *spec, numoe_error *err)
+{
+    if (spec == NULL) {
+        return set_from_environment(hw, err);
+    }
+    return is_xml_path(spec) ? set_xml(hw, spec, err) : set_synthetic(hw, spec, err);
 }
 
 /* hwloc prints a banner about firmware that contradicts itself; the tree it makes is good enough.

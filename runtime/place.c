@@ -69,24 +69,6 @@ static numoe_status plan_from_file(const char *path, struct place *p, numoe_erro
     return NUMOE_OK;
 }
 
-static numoe_status plan_anew(const numoe_engine_params *params, const struct model *model,
-                              struct place *p, numoe_error *err)
-{
-    struct expert_stats stats = {0};
-    struct placement_request request = {
-        .mode = params->placement,
-        .replica_bytes = params->replica_bytes,
-        .replica_percent = params->replica_percent,
-    };
-    if (params->expert_stats != NULL) {
-        FORWARD_IF(expert_stats_load(params->expert_stats, model, &stats, err));
-        request.stats = &stats;
-    }
-    numoe_status status = placement_make(&p->shapes, &p->machine, &request, &p->plan, err);
-    expert_stats_fini(&stats);
-    return status;
-}
-
 /* Where the work is one node's, pools and machine are made again without the others. */
 static numoe_status keep_node(struct topo *topo, unsigned in, struct place *p, numoe_error *err)
 {
@@ -109,13 +91,16 @@ static numoe_status keep_node(struct topo *topo, unsigned in, struct place *p, n
 #define CONTEXT_DEFAULT 4096u
 #define WORKERS_BYTES   ((uint64_t)1 << 20) /* barriers and cursors of a node's workers, at most */
 
+static unsigned context_tokens(const struct model *model, const numoe_engine_params *params)
+{
+    return params->min_ctx ? params->min_ctx : MIN(model->hp.n_ctx_train, CONTEXT_DEFAULT);
+}
+
 /* Chunks are dealt to the nodes in turn; in throughput mode each node has whole sequences. */
 static uint64_t context_bytes(const struct model *model, const numoe_engine_params *params,
                               unsigned n_node, unsigned in)
 {
-    const unsigned n_ctx =
-        params->min_ctx ? params->min_ctx : MIN(model->hp.n_ctx_train, CONTEXT_DEFAULT);
-    const unsigned n_chunk = (n_ctx + KV_CHUNK - 1) / KV_CHUNK;
+    const unsigned n_chunk = (context_tokens(model, params) + KV_CHUNK - 1) / KV_CHUNK;
     const unsigned here = n_chunk > in ? (n_chunk - in - 1) / n_node + 1 : 0;
     return here * KV_CHUNK * kv_token_bytes(model, engine_kv_type(params->kv_type, model));
 }
@@ -139,6 +124,93 @@ static numoe_status count_buffers(const numoe_engine_params *params, const struc
             MAX(bytes[in] + context, node->n_worker * store_loading_bytes(&p->shapes));
     }
     return NUMOE_OK;
+}
+
+/* ------------------------------------------------------------------ what would fit */
+
+#define LEAST_CHUNK 16u
+
+/* Whether a plan is possible with so long a context and such chunks; *p keeps their buffers. */
+static bool would_fit(const numoe_engine_params *params, const struct model *model,
+                      const struct topo *topo, const struct placement_request *request,
+                      struct place *p, unsigned n_ctx, unsigned chunk)
+{
+    numoe_engine_params less = *params;
+    struct placement *plan = NULL;
+    less.min_ctx = n_ctx;
+    less.chunk_tokens = chunk;
+    const bool fits =
+        count_buffers(&less, model, topo, p, NULL) == NUMOE_OK &&
+        placement_make(&p->shapes, &p->machine, request, &plan, NULL) == NUMOE_OK;
+    placement_free(plan);
+    return fits;
+}
+
+/* The longest context, in whole chunks of its cache and shorter than it is, that fits; 0: none. */
+static unsigned fitting_context(const numoe_engine_params *params, const struct model *model,
+                                const struct topo *topo, const struct placement_request *request,
+                                struct place *p, unsigned chunk)
+{
+    unsigned fits = 0, too_long = (context_tokens(model, params) + KV_CHUNK - 1) / KV_CHUNK;
+    while (too_long - fits > 1) {
+        const unsigned n = fits + (too_long - fits) / 2;
+        if (would_fit(params, model, topo, request, p, n * KV_CHUNK, chunk)) {
+            fits = n;
+        } else {
+            too_long = n;
+        }
+    }
+    return fits * KV_CHUNK;
+}
+
+/* After a refusal for lack of memory: a shorter context, smaller chunks, or that it is the weights. */
+static numoe_status refuse(const numoe_engine_params *params, const struct model *model,
+                           const struct topo *topo, const struct placement_request *request,
+                           struct place *p, numoe_error *err)
+{
+    const unsigned asked = params->chunk_tokens ? params->chunk_tokens : CHUNK_TOKENS_DEFAULT;
+    const unsigned n_asked = context_tokens(model, params);
+    unsigned chunk = asked, n_ctx = fitting_context(params, model, topo, request, p, chunk);
+    char text[160];
+    while (n_ctx == 0 && chunk > LEAST_CHUNK) {
+        chunk = MAX(chunk / 2, LEAST_CHUNK);
+        n_ctx = would_fit(params, model, topo, request, p, n_asked, chunk)
+                    ? n_asked
+                    : fitting_context(params, model, topo, request, p, chunk);
+    }
+    if (n_ctx > 0) {
+        snprintf(text, sizeof text, "a context of %u tokens (-c %u) would fit%s", n_ctx, n_ctx,
+                 chunk < asked ? " with smaller chunks" : "");
+        if (chunk < asked) {
+            snprintf(text + strlen(text), sizeof text - strlen(text), " (--chunk %u)", chunk);
+        }
+        p->machine.instead = text;
+    }
+    FORWARD_IF(count_buffers(params, model, topo, p, err));
+    numoe_status status = placement_make(&p->shapes, &p->machine, request, &p->plan, err);
+    p->machine.instead = NULL;
+    return status;
+}
+
+static numoe_status plan_anew(const numoe_engine_params *params, const struct model *model,
+                              const struct topo *topo, struct place *p, numoe_error *err)
+{
+    struct expert_stats stats = {0};
+    struct placement_request request = {
+        .mode = params->placement,
+        .replica_bytes = params->replica_bytes,
+        .replica_percent = params->replica_percent,
+    };
+    if (params->expert_stats != NULL) {
+        FORWARD_IF(expert_stats_load(params->expert_stats, model, &stats, err));
+        request.stats = &stats;
+    }
+    numoe_status status = placement_make(&p->shapes, &p->machine, &request, &p->plan, err);
+    if (status == NUMOE_E_MEMORY) {
+        status = refuse(params, model, topo, &request, p, err);
+    }
+    expert_stats_fini(&stats);
+    return status;
 }
 
 /* Nodes (bits) that have room for their workers' buffers and something of the weights. */
@@ -280,7 +352,7 @@ numoe_status place_choose(const numoe_engine_params *params, const struct model 
                           struct topo *topo, struct place *p, numoe_error *err)
 {
     FORWARD_IF(params->plan != NULL ? plan_from_file(params->plan, p, err)
-                                    : plan_anew(params, model, p, err));
+                                    : plan_anew(params, model, topo, p, err));
     const int only = placement_only_node(p->plan);
     return only >= 0 && p->machine.n_node > 1 ? keep_node(topo, (unsigned)only, p, err) : NUMOE_OK;
 }

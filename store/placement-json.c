@@ -15,6 +15,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/utf8.h"
 #include "store/placement.h"
 
 #define PLAN_VERSION 1
@@ -218,6 +219,91 @@ static numoe_status check_model(const struct shapes *shapes, const json_t *root,
                        name != NULL ? name : "without name");
 }
 
+/* A number that may be missing, from 0 to most. */
+static bool is_number(const json_t *object, const char *key, double most, bool whole)
+{
+    const json_t *value = json_object_get(object, key);
+    const double x = json_number_value(value);
+    return value == NULL ||
+           ((whole ? json_is_integer(value) : json_is_number(value)) && x >= 0 && x <= most);
+}
+
+/* What was written for people to read; predictions are made again for the machine that reads. */
+static numoe_status check_numbers(const json_t *root, numoe_error *err)
+{
+    static const struct {
+        const char *key;
+        double most;
+        bool whole, of_node;
+    } number[] = {
+        {"predicted_tokens_per_s", 1e12, false, false},
+        {"predicted_lanes_tokens_per_s", 1e12, false, false},
+        {"predicted_imbalance", TOPO_MAX_NODE, false, false},
+        {"replica_share", 1, false, false},
+        {"weight_bytes", 1e18, true, false},
+        {"replica_bytes", 1e18, true, false},
+        {"workers", 4096, true, true},
+        {"read_bytes_per_s", 1e15, false, true},
+        {"weight_bytes", 1e18, true, true},
+        {"buffer_bytes", 1e18, true, true},
+        {"room_bytes", 1e19, true, true},
+    };
+    const json_t *nodes = json_object_get(root, "nodes");
+    for (size_t i = 0; i < ARRAY_LEN(number); i++) {
+        const size_t n = number[i].of_node ? json_array_size(nodes) : 1;
+        for (size_t in = 0; in < n; in++) {
+            const json_t *object = number[i].of_node ? json_array_get(nodes, in) : root;
+            if (!is_number(object, number[i].key, number[i].most, number[i].whole)) {
+                return status_fail(err, NUMOE_E_INPUT, "\"%s\" must be a %snumber from 0 to %g",
+                                   number[i].key, number[i].whole ? "whole " : "", number[i].most);
+            }
+        }
+    }
+    return NUMOE_OK;
+}
+
+/* Bytes that the file says must be those of its slices; other ones mean that it was changed, or is for
+ * weights that are loaded in another way. */
+static numoe_status check_bytes(const json_t *object, uint64_t bytes, numoe_error *err)
+{
+    const json_t *value = json_object_get(object, "weight_bytes");
+    return value == NULL || (uint64_t)json_integer_value(value) == bytes
+               ? NUMOE_OK
+               : status_fail(err, NUMOE_E_INPUT,
+                             "\"weight_bytes\" is %lld, the slices have %llu: the plan was changed, or "
+                             "made with other options (--mmap)",
+                             (long long)json_integer_value(value), (unsigned long long)bytes);
+}
+
+static uint64_t vector_bytes(const struct shapes *shapes)
+{
+    uint64_t bytes = 0;
+    for (unsigned is = 0; is < shapes->n; is++) {
+        const struct shape *s = &shapes->shape[is];
+        bytes += s->kind == SHAPE_VECTOR ? shape_bytes(s) : 0;
+    }
+    return bytes;
+}
+
+/* After the slices were added: they counted their own bytes, every node that computes has the vectors
+ * too. */
+static numoe_status check_sizes(const struct placement *p, const struct shapes *shapes,
+                                const json_t *root, numoe_error *err)
+{
+    const json_t *nodes = json_object_get(root, "nodes");
+    const uint64_t vectors = vector_bytes(shapes);
+    uint64_t total = 0;
+    for (unsigned in = 0; in < p->n_node; in++) {
+        const uint64_t bytes = p->node_bytes[in] + (p->share[in] > 0 ? vectors : 0);
+        numoe_status status = check_bytes(json_array_get(nodes, in), bytes, err);
+        if (status != NUMOE_OK) {
+            return status_context(err, status, "node %u", in);
+        }
+        total += bytes;
+    }
+    return check_bytes(root, total, err);
+}
+
 static numoe_status read_plan(struct placement *p, const struct shapes *shapes, const json_t *root,
                               numoe_error *err)
 {
@@ -228,6 +314,7 @@ static numoe_status read_plan(struct placement *p, const struct shapes *shapes, 
         return status_fail(err, NUMOE_E_INPUT, "is not a plan (\"numoe_plan\": %d)", PLAN_VERSION);
     }
     FORWARD_IF(check_model(shapes, root, err));
+    FORWARD_IF(check_numbers(root, err));
     FORWARD_IF(read_mode(p, root, err));
     FORWARD_IF(read_nodes(p, root, err));
     if (!json_is_array(slices)) {
@@ -239,12 +326,14 @@ static numoe_status read_plan(struct placement *p, const struct shapes *shapes, 
             return status_context(err, status, "slice %zu", i);
         }
     }
+    FORWARD_IF(check_sizes(p, shapes, root, err));
     p->tokens_per_s = json_number_value(json_object_get(root, "predicted_tokens_per_s"));
     p->lanes_tokens_per_s =
         json_number_value(json_object_get(root, "predicted_lanes_tokens_per_s"));
     p->imbalance = json_number_value(json_object_get(root, "predicted_imbalance"));
     p->replica_share = json_number_value(json_object_get(root, "replica_share"));
     snprintf(p->reason, sizeof p->reason, "%s", reason != NULL ? reason : "from a file");
+    utf8_make_plain(p->reason); /* it is shown: files may say what they like */
     return NUMOE_OK;
 }
 

@@ -226,6 +226,9 @@ static const char *size_text(uint64_t bytes, char text[24])
 /* What could be done instead. One copy of everything needs no more than total_bytes does. */
 static const char *advice(const struct placement *p, const struct placement_machine *machine)
 {
+    if (machine->instead != NULL) {
+        return machine->instead;
+    }
     const bool has_copies = p->mode == NUMOE_PLACEMENT_REPLICATE || p->replica_bytes > 0;
     if (has_copies && p->total_bytes / p->n_node <= whole_room(machine)) {
         return "the placement slice needs one copy only";

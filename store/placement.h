@@ -38,6 +38,7 @@ struct placement_machine {
     const char *room_source;  /* who limits node[].room_bytes: "available", "in all" */
     const char *limit_source; /* whose limit_bytes are */
     const char *way_out;      /* put behind refusals, or "" */
+    const char *instead;      /* what would fit; NULL: the plan itself says what could be done */
 };
 
 /* How often each expert was chosen; more of it, and files, in store/stats.h. */

@@ -87,6 +87,8 @@ for value in 0 -1 +1 ' 1' 1x 1.5 0x10 '' 99999999999999999999 1000000001; do
 done
 expect 2 "-c: '0' is not" "$numoe" run -p x -c 0
 expect 2 "-t: '5000' is not a whole number from 1 to 4096" "$numoe" run -p x -t 5000
+expect 2 "4096 workers on 1 core: at most 64 are possible" "$numoe" run -q -p x -t 4096 \
+    --topology 'pack:1 [numa(memory=64GiB)] core:1 pu:1'
 expect 2 "--chunk: '70000' is not" "$numoe" run -p x --chunk 70000
 expect 2 "--seed: '-1' is not" "$numoe" run -p x --seed -1
 expect 2 "--top-k: 'a' is not" "$numoe" run -p x --top-k a

@@ -139,6 +139,32 @@ expect 2 'is missing' "$numoe" plan --expert-stats "$NUMOE_MODEL"
 expect 3 'replicate: .* slice needs one copy' \
     "$numoe" plan --topology 'pack:2 [numa(memory=46MiB)] core:3 pu:1' --placement replicate -t 2 $little
 expect 3 'take a smaller quantization' "$numoe" run -p x --topology 'pack:1 [numa(memory=12MiB)] core:1 pu:1'
+# a context that is too long is answered with one that fits, and that one does
+little='pack:1 [numa(memory=60MiB)] core:2 pu:1'
+expect 3 'a context of [0-9]+ tokens [(]-c [0-9]+[)] would fit with smaller chunks [(]--chunk [0-9]+[)]$' \
+    "$numoe" plan --topology "$little" -c 2048
+expect 0 '' "$numoe" plan --topology "$little" $(grep -Eo -e '-(c|-chunk) [0-9]+' "$tmp/err")
+little='pack:1 [numa(memory=81MiB)] core:2 pu:1'
+expect 3 'where .* a context of [0-9]+ tokens [(]-c [0-9]+[)] would fit$' \
+    "$numoe" plan --topology "$little" -c 2048 --kv f32
+expect 0 '' "$numoe" plan --topology "$little" --kv f32 $(grep -Eo -e '-c [0-9]+' "$tmp/err")
+# ---- a plan's numbers agree with its slices, and what it says does not reach the terminal raw
+"$numoe" plan --no-probe --json >"$tmp/whole"
+changed() { sed "$1" "$tmp/whole" >"$tmp/changed"; cmp -s "$tmp/whole" "$tmp/changed" && complain "$1"; }
+changed 's/"workers":/&-/'
+expect 2 '"workers" must be a whole number' "$numoe" plan --no-probe --plan "$tmp/changed"
+changed 's/"buffer_bytes":/&"x/; s/"buffer_bytes":"x[0-9]*/&"/'
+expect 2 '"buffer_bytes" must be a whole number' "$numoe" plan --no-probe --plan "$tmp/changed"
+changed 's/"weight_bytes":/&9/'
+expect 2 '"weight_bytes" is 9.*, the slices have' "$numoe" plan --no-probe --plan "$tmp/changed"
+changed 's/"predicted_tokens_per_s":/&-/'
+expect 2 '"predicted_tokens_per_s" must be a number from 0' "$numoe" plan --no-probe --plan "$tmp/changed"
+changed 's/"replica_share":0/"replica_share":7/'
+expect 2 '"replica_share" must be a number from 0 to 1' "$numoe" run -q -p x --plan "$tmp/changed"
+expect 2 'made with other options' "$numoe" plan --mmap --no-probe --plan "$tmp/whole"
+changed 's/"reason":"/&\\u001b[31m\\u009b/'
+expect 0 '' "$numoe" plan --no-probe --plan "$tmp/changed"
+grep -q '^reason  *?\[31m??' "$tmp/out" || complain "raw reason: $(cat -v "$tmp/out")"
 echo '{' >"$tmp/bad"
 expect 2 'bad: line 2' "$numoe" run -p x --plan "$tmp/bad"
 expect 2 'for 2 nodes, this machine has 3' "$numoe" plan \

@@ -62,6 +62,20 @@ for command in topo doctor; do
         test $? -eq 1 || complain "$command: status with a full disk"
     fi
 done
+# what the environment names is the machine, or an error: never this machine without a word
+for command in 'topo' 'plan' 'run -q -n 1 -p x'; do
+    # shellcheck disable=SC2086
+    expect 2 'HWLOC_XMLFILE in the environment: topology /nowhere.xml: No such file' \
+        env HWLOC_XMLFILE=/nowhere.xml "$numoe" $command
+    # shellcheck disable=SC2086
+    expect 2 'HWLOC_XMLFILE in the environment: .*not an XML file' \
+        env HWLOC_XMLFILE="$src/LICENSE" "$numoe" $command
+    # shellcheck disable=SC2086
+    expect 2 'HWLOC_SYNTHETIC in the environment: topology "rubbish": neither' \
+        env HWLOC_SYNTHETIC=rubbish "$numoe" $command
+done
+expect 0 '' env HWLOC_SYNTHETIC="$two" "$numoe" topo
+has '2 NUMA nodes, 8 cores' "$tmp/out"
 expect 2 'exclude each other' "$numoe" topo --json --svg "$tmp/x.svg"
 expect 2 'neither a path ending in .xml nor a synthetic' "$numoe" topo --topology 'pack:x'
 expect 2 'missing.xml: No such file' "$numoe" topo --topology "$tmp/missing.xml" --svg "$tmp/x.svg"
