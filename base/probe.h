@@ -4,7 +4,10 @@
  * time from its begin to its end, whatever they are.
  *
  * Off is a NULL track: one branch that is always taken the same way. On, a switch costs one look at
- * the clock. A track belongs to one thread; sums are read when that thread rests.
+ * the processor's own counter, where the kernel takes its time from that too, otherwise at the
+ * clock, for which two or three times as long: a token has hundreds of switches. What a tick is in
+ * nanoseconds comes out in the end. A track belongs to one thread; sums are read when that thread
+ * rests.
  *
  * What a GPU does is seen as the time that is spent waiting for it: what others did meanwhile is
  * theirs.
@@ -13,8 +16,8 @@
 #define NUMOE_BASE_PROBE_H
 
 #include <stdbool.h>
+#include <stdint.h>
 
-#include "base/clock.h"
 #include "base/mem.h"
 
 /* X(name, text). In the order of tables. */
@@ -48,25 +51,35 @@ struct probe_sum {
     uint64_t ns, count; /* count: of the track's counters */
 };
 
+struct probe_cell {
+    uint64_t ticks, count;
+};
+
 struct probe_span {
-    uint64_t begin_ns; /* CLOCK_MONOTONIC */
-    uint32_t ns, layer;
-    uint32_t stage, count;
+    uint64_t begin, ticks;
+    uint32_t layer, stage, count;
+};
+
+/* The same moment by the clock and in ticks. */
+struct probe_moment {
+    uint64_t ns, ticks;
 };
 
 #define PROBE_COUNTERS 8
 
 struct probe_track {
-    _Alignas(CACHE_LINE_BYTES) uint64_t since_ns; /* the running stage began */
+    _Alignas(CACHE_LINE_BYTES) uint64_t since; /* the running stage began, in ticks */
     uint64_t since_count;
+    bool by_counter;                         /* ticks are the processor's, otherwise nanoseconds */
     const uint64_t *counter[PROBE_COUNTERS]; /* what is counted: their sum; NULL: none */
     uint32_t layer;
     enum probe_stage stage;
     unsigned n_layer;
-    struct probe_sum *sum; /* [n_layer + 1, N_PROBE_STAGE]; the last row: no layer */
+    struct probe_cell *sum; /* [n_layer + 1, N_PROBE_STAGE]; the last row: no layer */
     struct probe_span *span;
     size_t n_span, cap_span; /* cap_span 0: no trace */
     uint64_t n_lost;         /* spans that there was no room for */
+    struct probe_moment made;
 };
 
 /* n_track tracks. with_spans: room for some two million spans of all tracks together. */
@@ -78,25 +91,28 @@ void probe_free(struct probe_track *tracks, unsigned n_track); /* NULL is allowe
 struct probe_sum probe_total(const struct probe_track *t, enum probe_stage stage);
 struct probe_sum probe_of_layer(const struct probe_track *t, uint32_t il, enum probe_stage stage);
 
+/* Nanoseconds of a tick, as they were since the tracks were made; the same for all of them, but for
+ * the moment of asking: ask once where spans are compared. */
+double probe_tick_ns(const struct probe_track *t);
+
 /* ------------------------------------------------------------------ the thread's own */
 
-void probe_end_stage(struct probe_track *t, uint64_t now_ns);
-void probe_start_stage(struct probe_track *t, uint32_t il, enum probe_stage stage, uint64_t now_ns);
+void probe_first(struct probe_track *t, enum probe_stage stage);
+void probe_next(struct probe_track *t, uint32_t il, enum probe_stage stage);
+void probe_last(struct probe_track *t);
 
 /* The track begins; nothing of before counts. */
 static inline void probe_begin(struct probe_track *t, enum probe_stage stage)
 {
     if (__builtin_expect(t != NULL, 0)) {
-        probe_start_stage(t, PROBE_NO_LAYER, stage, clock_ns());
+        probe_first(t, stage);
     }
 }
 
 static inline void probe_enter(struct probe_track *t, uint32_t il, enum probe_stage stage)
 {
     if (__builtin_expect(t != NULL, 0)) {
-        const uint64_t now_ns = clock_ns();
-        probe_end_stage(t, now_ns);
-        probe_start_stage(t, il, stage, now_ns);
+        probe_next(t, il, stage);
     }
 }
 
@@ -114,7 +130,7 @@ static inline enum probe_stage probe_switch(struct probe_track *t, enum probe_st
 static inline void probe_end(struct probe_track *t)
 {
     if (__builtin_expect(t != NULL, 0)) {
-        probe_end_stage(t, clock_ns());
+        probe_last(t);
     }
 }
 

@@ -256,9 +256,13 @@ static void put_name(FILE *out, const char *what, unsigned pid, unsigned tid, co
             what, pid, tid, name, number);
 }
 
-/* Microseconds from the first span of all. */
-static void put_spans(FILE *out, const struct probe_track *t, uint64_t first_ns, unsigned pid,
-                      unsigned tid, bool *any)
+struct scale {
+    uint64_t first; /* of all spans: 0 of the trace */
+    double tick_us;
+};
+
+static void put_spans(FILE *out, const struct probe_track *t, const struct scale *scale,
+                      unsigned pid, unsigned tid, bool *any)
 {
     for (size_t i = 0; i < t->n_span; i++) {
         const struct probe_span *s = &t->span[i];
@@ -266,7 +270,8 @@ static void put_spans(FILE *out, const struct probe_track *t, uint64_t first_ns,
                 "%s{\"name\": \"%s\", \"cat\": \"numoe\", \"ph\": \"X\", \"pid\": %u, \"tid\": %u, "
                 "\"ts\": %.3f, \"dur\": %.3f, \"args\": {",
                 *any ? ",\n" : "", probe_stage_name((enum probe_stage)s->stage), pid, tid,
-                (double)(s->begin_ns - first_ns) * 1e-3, (double)s->ns * 1e-3);
+                (double)(s->begin - scale->first) * scale->tick_us,
+                (double)s->ticks * scale->tick_us);
         if (s->layer != PROBE_NO_LAYER) {
             fprintf(out, "\"layer\": %u, ", s->layer);
         }
@@ -280,7 +285,7 @@ static uint64_t first_of_all(const numoe_engine *e)
     uint64_t first = UINT64_MAX;
     for (unsigned i = 0; i < e->n_track; i++) {
         if (e->probe[i].n_span > 0) {
-            first = MIN(first, e->probe[i].span[0].begin_ns);
+            first = MIN(first, e->probe[i].span[0].begin);
         }
     }
     return first;
@@ -289,7 +294,7 @@ static uint64_t first_of_all(const numoe_engine *e)
 /* A process for the caller, one for each node; pid 0 would be taken for the idle process. */
 static void put_events(const numoe_engine *e, FILE *out)
 {
-    const uint64_t first_ns = first_of_all(e);
+    const struct scale scale = {first_of_all(e), probe_tick_ns(e->probe) * 1e-3};
     unsigned track = 1;
     bool any = false;
     put_name(out, "process_name", 1, 0, "engine", 0);
@@ -300,11 +305,11 @@ static void put_events(const numoe_engine *e, FILE *out)
             put_name(out, "thread_name", in + 2, iw + 1, "worker", iw);
         }
     }
-    put_spans(out, &e->probe[0], first_ns, 1, 1, &any);
+    put_spans(out, &e->probe[0], &scale, 1, 1, &any);
     for (unsigned in = 0; in < e->info.n_node; in++) {
         const unsigned n = pools_node_workers(e->pools, in);
         for (unsigned iw = 0; iw < n; iw++) {
-            put_spans(out, &e->probe[track++], first_ns, in + 2, iw + 1, &any);
+            put_spans(out, &e->probe[track++], &scale, in + 2, iw + 1, &any);
         }
     }
 }

@@ -10,6 +10,7 @@
 #include "base/knob.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "base/probe.h"
 #include "base/status.h"
 
 /* ------------------------------------------------------------------ status */
@@ -42,7 +43,8 @@ Test(base, error_text_stays_one_line)
 Test(base, error_text_is_no_order_to_a_terminal)
 {
     numoe_error err = {0};
-    status_fail(&err, NUMOE_E_INPUT, "%s", "\xc2\x9b[\x9b\xff\xed\xa0\x80|\xc2\xa0\xe2\x82\xac\xf0\x9f\x98\x80\xc3");
+    status_fail(&err, NUMOE_E_INPUT, "%s",
+                "\xc2\x9b[\x9b\xff\xed\xa0\x80|\xc2\xa0\xe2\x82\xac\xf0\x9f\x98\x80\xc3");
     cr_assert_str_eq(err.text, "??[?????|\xc2\xa0\xe2\x82\xac\xf0\x9f\x98\x80?");
 }
 
@@ -345,7 +347,8 @@ Test(base, log_level_that_is_none_is_refused)
     setenv("NUMOE_LOG", "loud", 1);
     cr_assert_eq(log_check(&err), NUMOE_E_INPUT);
     cr_assert_not_null(strstr(err.text, "\"loud\""));
-    numoe_log_set(hear, NULL, NUMOE_LOG_WARN); /* the host decides, the environment does not count */
+    numoe_log_set(hear, NULL,
+                  NUMOE_LOG_WARN); /* the host decides, the environment does not count */
     cr_assert_eq(log_check(&err), NUMOE_OK);
 }
 
@@ -361,4 +364,50 @@ Test(base, log_level_comes_from_the_environment)
     setenv("NUMOE_LOG", "error", 1);
     numoe_log_set(NULL, NULL, NUMOE_LOG_DEBUG);
     cr_assert_not(log_enabled(NUMOE_LOG_WARN));
+}
+
+/* ------------------------------------------------------------------ probe */
+
+static struct probe_track *new_track(bool by_counter)
+{
+    struct probe_track *t;
+    numoe_error err;
+    cr_assert_eq(probe_new(1, 2, true, &t, &err), NUMOE_OK, "%s", err.text);
+    t->by_counter = t->by_counter && by_counter;
+    return t;
+}
+
+static void pass(uint64_t ns)
+{
+    const uint64_t begin = clock_ns();
+    while (clock_ns() - begin < ns) {
+    }
+}
+
+/* By the processor's counter where that is good, and by the clock. */
+Test(probe, stages_add_up_to_the_time)
+{
+    for (int by_counter = 0; by_counter < 2; by_counter++) {
+        uint64_t counted = 0;
+        struct probe_track *t = new_track(by_counter);
+        t->counter[0] = &counted;
+        const uint64_t begin = clock_ns();
+        probe_begin(t, PROBE_EMBED);
+        pass(2000000);
+        probe_enter(t, 1, PROBE_EXPERTS);
+        counted = 7;
+        pass(20000000);
+        probe_end(t);
+        const double all = (double)(clock_ns() - begin);
+        const struct probe_sum embed = probe_total(t, PROBE_EMBED);
+        const struct probe_sum experts = probe_of_layer(t, 1, PROBE_EXPERTS);
+        cr_assert_leq((double)(embed.ns + experts.ns), 1.005 * all); /* a pause is in both */
+        cr_assert_geq(embed.ns, 1990000u);
+        cr_assert_geq(experts.ns, 19900000u);
+        cr_assert(embed.count == 0 && experts.count == 7);
+        cr_assert(t->n_span == 2 && t->span[1].begin == t->span[0].begin + t->span[0].ticks);
+        cr_assert_float_eq((double)t->span[1].ticks * probe_tick_ns(t), (double)experts.ns,
+                           0.01 * (double)experts.ns);
+        probe_free(t, 1);
+    }
 }

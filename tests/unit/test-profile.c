@@ -111,10 +111,40 @@ Test(profile, changes_nothing_and_ends, .timeout = 120)
 
 /* ------------------------------------------------------------------ trace */
 
+#define N_LAYER  6
+#define MAX_STEP (N_TOKEN + 8)
+#define ROUND_US 0.0015 /* numbers are rounded to thousandths */
+#define CPUS_US  2.0    /* clocks of two CPUs differ by less */
+
 struct seen {
-    double end[16][16]; /* of the last span of a thread */
-    size_t n_span, n_name;
+    double end[16][16];  /* of the last span of a thread */
+    size_t step[16][16]; /* in which that was */
+    double step_begin[MAX_STEP], step_end[MAX_STEP];
+    double worker_seconds; /* of all workers' spans together */
+    size_t n_span, n_name, n_step;
 };
+
+/* A worker's span lies within a step of the caller's. */
+static void check_nested(struct seen *seen, json_int_t pid, json_int_t tid, double begin,
+                         double end)
+{
+    size_t *at = &seen->step[pid][tid];
+    while (*at < seen->n_step && begin > seen->step_end[*at] - ROUND_US) {
+        ++*at;
+    }
+    cr_assert(*at < seen->n_step && begin >= seen->step_begin[*at] - CPUS_US &&
+                  end <= seen->step_end[*at] + CPUS_US,
+              "a worker's span from %g to %g us is in no step", begin, end);
+}
+
+static void check_args(const json_t *event)
+{
+    const json_t *args = json_object_get(event, "args");
+    const json_t *layer = json_object_get(args, "layer");
+    cr_assert(json_is_integer(json_object_get(args, "bytes")));
+    cr_assert(layer == NULL || (json_is_integer(layer) && json_integer_value(layer) >= 0 &&
+                                json_integer_value(layer) < N_LAYER));
+}
 
 /* As the format's description has it: names, phases, numbers. */
 static void check_event(const json_t *event, struct seen *seen)
@@ -133,10 +163,36 @@ static void check_event(const json_t *event, struct seen *seen)
     const json_t *ts = json_object_get(event, "ts"), *dur = json_object_get(event, "dur");
     cr_assert_str_eq(phase, "X");
     cr_assert(json_is_number(ts) && json_is_number(dur));
-    cr_assert(json_number_value(ts) >= seen->end[pid][tid] - 0.0015, "spans of a thread overlap");
+    const double begin = json_number_value(ts), end = begin + json_number_value(dur);
+    cr_assert(begin >= seen->end[pid][tid] - ROUND_US, "spans of a thread overlap");
     cr_assert(json_number_value(dur) >= 0);
-    seen->end[pid][tid] = json_number_value(ts) + json_number_value(dur);
+    check_args(event);
+    if (pid > 1) {
+        check_nested(seen, pid, tid, begin, end);
+        seen->worker_seconds += (end - begin) * 1e-6;
+    } else if (strcmp(json_string_value(json_object_get(event, "name")), "step") == 0) {
+        cr_assert_lt(seen->n_step, MAX_STEP);
+        seen->step_begin[seen->n_step] = begin;
+        seen->step_end[seen->n_step++] = end;
+    }
+    seen->end[pid][tid] = end;
     seen->n_span++;
+}
+
+/* What the table has of workers: their mean. */
+static double table_seconds(const numoe_engine *engine)
+{
+    static const char *const callers[] = {"start, end", "sampling", "batch", "wait for result"};
+    numoe_profile_row row;
+    double sum = 0;
+    for (unsigned i = 0; numoe_profile_get(engine, i, &row); i++) {
+        bool is_callers = false;
+        for (size_t j = 0; j < sizeof callers / sizeof callers[0]; j++) {
+            is_callers = is_callers || strcmp(row.name, callers[j]) == 0;
+        }
+        sum += is_callers ? 0 : row.seconds;
+    }
+    return sum;
 }
 
 Test(trace, opens_as_chrome_events, .timeout = 120)
@@ -161,7 +217,11 @@ Test(trace, opens_as_chrome_events, .timeout = 120)
     }
     /* the engine, two nodes, a worker on each; N_TOKEN steps of 6 layers, each with meetings */
     cr_assert_eq(seen.n_name, 5);
-    cr_assert_geq(seen.n_span, (size_t)2 * N_TOKEN * 6 * 4);
+    cr_assert_geq(seen.n_span, (size_t)2 * N_TOKEN * N_LAYER * 4);
+    cr_assert_geq(seen.n_step, N_TOKEN);
+    cr_assert_float_eq(seen.worker_seconds / 2, table_seconds(engine),
+                       0.002 * table_seconds(engine), "spans %g s, table %g s",
+                       seen.worker_seconds / 2, table_seconds(engine));
     const json_t *other = json_object_get(root, "otherData");
     cr_assert_eq(json_integer_value(json_object_get(other, "spans_lost")), 0);
     json_decref(root);
