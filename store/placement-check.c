@@ -200,6 +200,24 @@ static numoe_status check_slices(struct placement *p, const struct shapes *shape
                              p->n_slice - n_known);
 }
 
+/* Other bytes than those of its slices mean that a file was changed, or is for weights that are loaded
+ * in another way. */
+static numoe_status check_told(const struct placement *p, numoe_error *err)
+{
+    for (unsigned in = 0; p->is_told && in <= p->n_node; in++) {
+        const bool is_node = in < p->n_node;
+        const uint64_t told = is_node ? p->told_node_bytes[in] : p->told_bytes;
+        const uint64_t bytes = is_node ? p->node_bytes[in] : p->total_bytes;
+        if (told != UINT64_MAX && told != bytes) {
+            return status_fail(err, NUMOE_E_INPUT,
+                               "\"weight_bytes\" is %llu, the slices have %llu: the plan was changed, "
+                               "or made with other options (--mmap)",
+                               (unsigned long long)told, (unsigned long long)bytes);
+        }
+    }
+    return NUMOE_OK;
+}
+
 numoe_status placement_check(struct placement *p, const struct shapes *shapes,
                              const struct placement_machine *machine, numoe_error *err)
 {
@@ -219,5 +237,6 @@ numoe_status placement_check(struct placement *p, const struct shapes *shapes,
     FORWARD_IF(mem_new(&holders, MAX(shapes->n_expert, 1u), sizeof *holders, "plan", err));
     numoe_status status = check_slices(p, shapes, holders, err);
     mem_free(holders);
+    status = status == NUMOE_OK ? check_told(p, err) : status;
     return status == NUMOE_OK ? placement_fits(p, machine, err) : status;
 }

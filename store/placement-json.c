@@ -9,7 +9,7 @@
  *                  "matrices": [0, 3, 7, 9]}, ...]}
  *
  * "panels": [every, first] is there where panels are dealt. What a person may want to know (sizes,
- * prediction) is written and not read.
+ * prediction) may be left out; what is there has to be possible, and bytes those of the slices.
  */
 #include <jansson.h>
 #include <stdio.h>
@@ -262,46 +262,21 @@ static numoe_status check_numbers(const json_t *root, numoe_error *err)
     return NUMOE_OK;
 }
 
-/* Bytes that the file says must be those of its slices; other ones mean that it was changed, or is for
- * weights that are loaded in another way. */
-static numoe_status check_bytes(const json_t *object, uint64_t bytes, numoe_error *err)
+/* For placement_check(), which counts. */
+static uint64_t told_bytes(const json_t *object)
 {
     const json_t *value = json_object_get(object, "weight_bytes");
-    return value == NULL || (uint64_t)json_integer_value(value) == bytes
-               ? NUMOE_OK
-               : status_fail(err, NUMOE_E_INPUT,
-                             "\"weight_bytes\" is %lld, the slices have %llu: the plan was changed, or "
-                             "made with other options (--mmap)",
-                             (long long)json_integer_value(value), (unsigned long long)bytes);
+    return value != NULL ? (uint64_t)json_integer_value(value) : UINT64_MAX;
 }
 
-static uint64_t vector_bytes(const struct shapes *shapes)
-{
-    uint64_t bytes = 0;
-    for (unsigned is = 0; is < shapes->n; is++) {
-        const struct shape *s = &shapes->shape[is];
-        bytes += s->kind == SHAPE_VECTOR ? shape_bytes(s) : 0;
-    }
-    return bytes;
-}
-
-/* After the slices were added: they counted their own bytes, every node that computes has the vectors
- * too. */
-static numoe_status check_sizes(const struct placement *p, const struct shapes *shapes,
-                                const json_t *root, numoe_error *err)
+static void read_sizes(struct placement *p, const json_t *root)
 {
     const json_t *nodes = json_object_get(root, "nodes");
-    const uint64_t vectors = vector_bytes(shapes);
-    uint64_t total = 0;
+    p->is_told = true;
+    p->told_bytes = told_bytes(root);
     for (unsigned in = 0; in < p->n_node; in++) {
-        const uint64_t bytes = p->node_bytes[in] + (p->share[in] > 0 ? vectors : 0);
-        numoe_status status = check_bytes(json_array_get(nodes, in), bytes, err);
-        if (status != NUMOE_OK) {
-            return status_context(err, status, "node %u", in);
-        }
-        total += bytes;
+        p->told_node_bytes[in] = told_bytes(json_array_get(nodes, in));
     }
-    return check_bytes(root, total, err);
 }
 
 static numoe_status read_plan(struct placement *p, const struct shapes *shapes, const json_t *root,
@@ -326,7 +301,7 @@ static numoe_status read_plan(struct placement *p, const struct shapes *shapes, 
             return status_context(err, status, "slice %zu", i);
         }
     }
-    FORWARD_IF(check_sizes(p, shapes, root, err));
+    read_sizes(p, root);
     p->tokens_per_s = json_number_value(json_object_get(root, "predicted_tokens_per_s"));
     p->lanes_tokens_per_s =
         json_number_value(json_object_get(root, "predicted_lanes_tokens_per_s"));

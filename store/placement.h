@@ -95,6 +95,9 @@ struct placement {
     double imbalance;     /* of whole experts: the busiest node's time over an even one's; else 1 */
     double replica_share; /* of all choices that are for experts on several nodes, by statistics */
     unsigned n_replicated, n_expert; /* (layer, expert) pairs on several nodes, and in all */
+    /* By the file it is from; UINT64_MAX: nothing is said. For placement_check(). */
+    bool is_told;
+    uint64_t told_bytes, told_node_bytes[TOPO_MAX_NODE];
     char reason[256];
     struct placement_slice *slice; /* [n_slice] by layer, slot, node, matrix */
     unsigned n_slice, cap_slice;

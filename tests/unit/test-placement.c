@@ -624,6 +624,8 @@ Test(json, bad_plans_are_refused)
     expect_refused(text, "\"matrices\":[0,16]", "\"matrices\":[0,15]", "all matrices");
     expect_refused(text, "\"matrices\":[0,16]", "\"matrices\":[0,17]", "within 16");
     expect_refused(text, "\"matrices\":[0,16]", "\"matrices\":[]", "[from, to, ...]");
+    expect_refused(text, "\"weight_bytes\":", "\"weight_bytes\":1", "the slices have");
+    expect_refused(text, "\"workers\":", "\"workers\":-", "whole number from 0 to 4096");
     free(text);
     placement_free(p);
     p = plan_for(&s, &m, (struct placement_request){.mode = NUMOE_PLACEMENT_SHARD});

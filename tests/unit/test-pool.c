@@ -119,6 +119,7 @@ Test(pool, too_many_workers_are_refused)
     cr_expect_eq(pools_new(t, 100000, &pools, &err), NUMOE_E_INPUT);
     cr_expect(strstr(err.text, "100000"), "%s", err.text);
     cr_expect_null(pools);
+    cr_expect_eq(pools_new(t, 4 * 64 + 1, &pools, &err), NUMOE_E_INPUT, "more than 64 for a core");
     topo_free(t);
 }
 
@@ -838,7 +839,7 @@ Test(pool, threads_that_cannot_start_are_an_error)
     if (TEST_HAS_SHADOW_MEMORY) {
         cr_skip("a sanitizer leaves no limit on address space to run into");
     }
-    struct topo *t = load_nodes(2);
+    struct topo *t = load_nodes(4);
     struct pools *pools = NULL;
     numoe_error err;
     struct rlimit limit;
