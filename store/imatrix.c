@@ -3,10 +3,12 @@
  *
  * The GGUF form has it: for each matrix NAME a tensor NAME.in_sum2 and NAME.counts, of experts one
  * count each. The older form has none: an entry is a name, a number of calls, and for every expert
- * the squares of its inputs, per column. Writers until about April 2024 stored their sums, which grow
- * with the number of choices; later ones their means, from which nothing can be learnt. The router
- * reads the same input as the experts do, so its entry tells the two apart: sums of all experts
- * together come to the router's times the experts of a token, means to that times all experts.
+ * the squares of its inputs, per column. Writers until about April 2024 stored their sums, which
+ * grow with the number of choices; later ones their means, from which nothing can be learnt. The
+ * router reads the same input as the experts do, so its entry tells the two apart: sums of all
+ * experts together come to the router's times the experts of a token, means to that times all
+ * experts; and no expert's sum is more than the router's. Files of before April 2024 have an entry
+ * for each expert, as the models of that time had a tensor for each: "blk.0.ffn_gate.7.weight".
  *
  *     i32 n_entry, then n_entry times:
  *         i32 name length, name, i32 n_call, i32 n_value, f32 value[n_value]
@@ -76,9 +78,8 @@ static numoe_status add_layer(struct expert_stats *s, unsigned il, const char *p
         s->n_expert = n_expert;
     }
     if (n_expert != s->n_expert) {
-        return status_fail(err, NUMOE_E_FILE_MODEL,
-                           "%s: layer %u has %u experts, one before it %u", path, il, n_expert,
-                           s->n_expert);
+        return status_fail(err, NUMOE_E_FILE_MODEL, "%s: layer %u has %u experts, one before it %u",
+                           path, il, n_expert, s->n_expert);
     }
     if (il >= s->n_layer) {
         const size_t had = (size_t)s->n_layer * n_expert, n = (size_t)(il + 1) * n_expert;
@@ -237,8 +238,34 @@ struct sums {
     uint32_t n_col[MAX_LAYER]; /* of the router's input; 0: no entry */
     double router[MAX_LAYER];
     struct entry experts[MAX_LAYER];
+    double *single[MAX_LAYER]; /* [n_single]: of entries for each expert */
+    unsigned n_single[MAX_LAYER];
     unsigned n_layer;
 };
+
+static void sums_free(struct sums *sums)
+{
+    for (unsigned il = 0; il < sums->n_layer; il++) {
+        mem_free(sums->single[il]);
+    }
+    mem_free(sums);
+}
+
+/* "ffn_gate.7.weight" gives 7. */
+static bool is_single(const char *text, size_t len, unsigned *ie)
+{
+    const size_t head = sizeof "ffn_gate." - 1;
+    size_t at = head;
+    unsigned n = 0;
+    if (len <= head || memcmp(text, "ffn_gate.", head) != 0) {
+        return false;
+    }
+    for (; at < len && text[at] >= '0' && text[at] <= '9' && n < MAX_EXPERT; at++) {
+        n = n * 10 + (unsigned)(text[at] - '0');
+    }
+    *ie = n;
+    return at > head && n < MAX_EXPERT && is_name(text + at, len - at, ".weight");
+}
 
 static double sum_values(const unsigned char *value, size_t n)
 {
@@ -249,51 +276,84 @@ static double sum_values(const unsigned char *value, size_t n)
     return sum;
 }
 
-static void keep_entry(struct sums *sums, const struct entry *e)
+static numoe_status keep_single(struct sums *sums, unsigned il, unsigned ie, const struct entry *e,
+                                numoe_error *err)
+{
+    const unsigned had = sums->n_single[il], n = MAX(had, ie + 1);
+    FORWARD_IF(mem_grow(&sums->single[il], n, sizeof(double), "an importance matrix", err));
+    memset(sums->single[il] + had, 0, (n - had) * sizeof(double));
+    sums->n_single[il] = n;
+    sums->single[il][ie] = sum_values(e->value, e->n_value);
+    return NUMOE_OK;
+}
+
+static numoe_status keep_entry(struct sums *sums, const struct entry *e, numoe_error *err)
 {
     const char *rest;
     size_t n;
-    unsigned il;
+    unsigned il, ie;
     if (!split_name(e->name, e->name_len, &il, &rest, &n)) {
-        return;
+        return NUMOE_OK;
     }
+    sums->n_layer = MAX(sums->n_layer, il + 1);
     if (is_name(rest, n, ROUTER)) {
         sums->n_col[il] = e->n_value;
         sums->router[il] = sum_values(e->value, e->n_value);
     } else if (is_experts(rest, n)) {
         sums->experts[il] = *e;
-    } else {
-        return;
+    } else if (is_single(rest, n, &ie)) {
+        return keep_single(sums, il, ie, e, err);
     }
-    sums->n_layer = MAX(sums->n_layer, il + 1);
+    return NUMOE_OK;
 }
 
+static bool has_experts(const struct sums *sums, unsigned il)
+{
+    return sums->experts[il].n_value > 0 || sums->n_single[il] > 0;
+}
+
+/* Of all columns of one expert's inputs. */
+static double expert_sum(const struct sums *sums, unsigned il, unsigned ie)
+{
+    const size_t n_col = sums->n_col[il];
+    return sums->n_single[il] > 0 ? sums->single[il][ie]
+                                  : sum_values(sums->experts[il].value + ie * n_col * 4, n_col);
+}
+
+/* Sums of very many numbers with 24 bits stop growing, the router's first. */
+#define SLACK 1.5
+
 /* Choices of layer il in millionths of all, from sums of squares. *ratio: all of them over the
- * router's. */
+ * router's; beyond any for what no sums can be. */
 static numoe_status take_sums(const struct sums *sums, unsigned il, const char *path,
                               struct expert_stats *s, double *ratio, numoe_error *err)
 {
     const struct entry *e = &sums->experts[il];
     const uint32_t n_col = sums->n_col[il];
-    if (n_col == 0 || e->n_value % n_col != 0) {
+    if (n_col == 0 || (sums->n_single[il] == 0 && e->n_value % n_col != 0)) {
         return status_fail(err, NUMOE_E_FILE_MODEL,
                            "%s: layer %u: no entry of the router that fits that of the experts, so "
                            "there is no telling how often they were chosen: take an importance "
                            "matrix in GGUF form",
                            path, il);
     }
-    const unsigned n_expert = e->n_value / n_col;
-    const double total = sum_values(e->value, e->n_value);
+    const unsigned n_expert = sums->n_single[il] > 0 ? sums->n_single[il] : e->n_value / n_col;
+    double total = 0, most = 0;
+    for (unsigned ie = 0; ie < n_expert; ie++) {
+        const double sum = expert_sum(sums, il, ie);
+        total += sum;
+        most = MAX(most, sum);
+    }
     FORWARD_IF(add_layer(s, il, path, n_expert, err));
     if (!(total > 0 && total < 1e30 && sums->router[il] > 0)) {
         return status_fail(err, NUMOE_E_FILE_MODEL, "%s: layer %u: values that are no squares",
                            path, il);
     }
     for (unsigned ie = 0; ie < n_expert; ie++) {
-        const double sum = sum_values(e->value + (size_t)ie * n_col * 4, n_col);
+        const double sum = expert_sum(sums, il, ie);
         s->count[(size_t)il * n_expert + ie] = sum > 0 ? (uint64_t)(sum / total * 1e6 + 0.5) : 0;
     }
-    *ratio = total / sums->router[il];
+    *ratio = most > SLACK * sums->router[il] ? INFINITY : total / sums->router[il];
     return NUMOE_OK;
 }
 
@@ -303,7 +363,7 @@ static numoe_status take_all(const struct sums *sums, const char *path, struct e
     double sum = 0;
     unsigned n = 0;
     for (unsigned il = 0; il < sums->n_layer; il++) {
-        if (sums->experts[il].n_value > 0) {
+        if (has_experts(sums, il)) {
             double ratio = 0;
             FORWARD_IF(take_sums(sums, il, path, s, &ratio, err));
             sum += ratio;
@@ -336,13 +396,13 @@ numoe_status imatrix_parse(const unsigned char *data, size_t bytes, const char *
         struct entry e;
         status = take_entry(&in, &e, err);
         if (status == NUMOE_OK) {
-            keep_entry(sums, &e);
+            status = keep_entry(sums, &e, err);
         }
     }
     if (status == NUMOE_OK) {
         status = take_all(sums, path, &s, err);
     }
-    mem_free(sums);
+    sums_free(sums);
     if (status != NUMOE_OK) {
         expert_stats_fini(&s);
         return status;

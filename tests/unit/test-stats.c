@@ -1,6 +1,6 @@
-/* Expert statistics: files there and back, importance matrices that the gguf package and the format's
- * description made (tests/data/imatrix), what is said of them, and what they buy: replicas against
- * the prediction.
+/* Expert statistics: files there and back, importance matrices that the gguf package and the
+ * format's description made (tests/data/imatrix), what is said of them, and what they buy: replicas
+ * against the prediction.
  */
 #include <criterion/criterion.h>
 
@@ -97,6 +97,28 @@ Test(stats, importance_matrices)
     numoe_error err = {0};
     char *path = test_src_path("tests/data/imatrix/means.dat");
     cr_assert_eq(expert_stats_read(path, &exact, &err), NUMOE_E_FILE_MODEL);
+    cr_assert_not_null(strstr(err.text, "importance matrix of means"), "%s", err.text);
+    free(path);
+}
+
+Test(stats, importance_matrix_with_an_entry_for_each_expert)
+{
+    static const uint64_t want[3][4] = {{0}, {10, 20, 30, 40}, {0, 64, 4, 32}};
+    struct expert_stats old = read_imatrix("old.dat");
+    cr_assert(old.n_layer == 3 && old.n_expert == 4 && old.is_foreign);
+    for (unsigned i = 0; i < 12; i++) {
+        cr_assert_eq(old.count[i], want[i / 4][i % 4] * 10000, "%u", i);
+    }
+    expert_stats_fini(&old);
+}
+
+/* In sums no expert has more than the router, which sees all tokens. */
+Test(stats, importance_matrix_of_means_with_few_experts)
+{
+    struct expert_stats s = {0};
+    numoe_error err = {0};
+    char *path = test_src_path("tests/data/imatrix/few.dat");
+    cr_assert_eq(expert_stats_read(path, &s, &err), NUMOE_E_FILE_MODEL);
     cr_assert_not_null(strstr(err.text, "importance matrix of means"), "%s", err.text);
     free(path);
 }
@@ -253,10 +275,10 @@ static double predicted_imbalance(const struct rig *r, const struct placement_re
     return imbalance;
 }
 
-/* With the hottest quarter of the experts on both of two nodes, a token's experts divide between the
- * nodes as evenly as the plan says, and more evenly than without. With 32 experts, 16 on each node
- * and 4 chosen alike, the busier node has max(X, 4 - X) of them, X hypergeometric: 2.70, 1.35 times
- * its half. */
+/* With the hottest quarter of the experts on both of two nodes, a token's experts divide between
+ * the nodes as evenly as the plan says, and more evenly than without. With 32 experts, 16 on each
+ * node and 4 chosen alike, the busier node has max(X, 4 - X) of them, X hypergeometric: 2.70, 1.35
+ * times its half. */
 Test(replicas, imbalance_falls_as_predicted, .timeout = 120)
 {
     char *path = test_src_path("model/fable/fable-moe-Q4_K_M.gguf");
@@ -266,8 +288,9 @@ Test(replicas, imbalance_falls_as_predicted, .timeout = 120)
     int32_t *routes = routes_of_text(&r);
     struct expert_stats stats;
     const struct model_hparams *hp = &r.model->hp;
-    cr_assert_eq(expert_stats_new(hp->n_layer, hp->n_expert, hp->n_expert_used, false, &stats, NULL),
-                 NUMOE_OK);
+    cr_assert_eq(
+        expert_stats_new(hp->n_layer, hp->n_expert, hp->n_expert_used, false, &stats, NULL),
+        NUMOE_OK);
     step_add_stats(r.step, &stats);
     const double before = measured_imbalance(&r, routes);
     cr_assert_float_eq(predicted_imbalance(&r, &request), 1.35, 0.05);
@@ -278,7 +301,8 @@ Test(replicas, imbalance_falls_as_predicted, .timeout = 120)
     request.replica_bytes = (uint64_t)(routed / 4);
     rig_close(&r);
     r = rig_open_placed(path, 2, 2, 64, &request);
-    const double after = measured_imbalance(&r, routes), predicted = predicted_imbalance(&r, &request);
+    const double after = measured_imbalance(&r, routes),
+                 predicted = predicted_imbalance(&r, &request);
     cr_assert_lt(after, before - 0.1, "%g after %g", after, before);
     cr_assert_float_eq(after, predicted, 0.08, "measured %g, predicted %g", after, predicted);
     rig_close(&r);

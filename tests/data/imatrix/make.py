@@ -58,7 +58,32 @@ def write_dat(path, means):
         f.write(struct.pack("<ii", 1, 8) + b"text.txt")
 
 
+def write_old(path):
+    """As of before April 2024: sums, and an entry for each expert."""
+    entries = []
+    for il, counts in COUNTS.items():
+        entries.append(entry(f"blk.{il}.ffn_gate_inp.weight", 1, [float(N_TOKEN)] * N_COL))
+        for name in "up", "gate":
+            for ie, count in enumerate(counts):
+                entries.append(entry(f"blk.{il}.ffn_{name}.{ie}.weight", 1, [float(count)] * N_COL))
+    with open(path, "wb") as f:
+        f.write(struct.pack("<i", len(entries)) + b"".join(entries))
+
+
+def write_few(path):
+    """Means, where half of the experts were never chosen: their ratio to the router is that of sums."""
+    entries = []
+    for il in COUNTS:
+        entries.append(entry(f"blk.{il}.ffn_gate_inp.weight", 1, [1.0] * N_COL))
+        entries.append(entry(f"blk.{il}.ffn_gate_exps.weight", 1,
+                             [0.4] * N_COL + [1.6] * N_COL + [0.0] * 2 * N_COL))
+    with open(path, "wb") as f:
+        f.write(struct.pack("<i", len(entries)) + b"".join(entries))
+
+
 folder = sys.argv[1]
 write_gguf(folder + "/counts.gguf")
 write_dat(folder + "/sums.dat", False)
 write_dat(folder + "/means.dat", True)
+write_old(folder + "/old.dat")
+write_few(folder + "/few.dat")
