@@ -8,6 +8,7 @@
 
 #include <errno.h>
 #include <hwloc.h>
+#include <limits.h>
 #include <stdarg.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -382,6 +383,28 @@ static void check_memlock(const struct exam *e, struct doctor_finding *f)
     mem_free(limits);
 }
 
+/* ulimit -v and -d: both count what is mapped, whether it is used or not. */
+static void check_address_space(const struct exam *e, struct doctor_finding *f)
+{
+    static const char *const key[] = {"Max address space", "Max data size"};
+    char *limits = world_read(e->root, "/proc/self/limits");
+    unsigned long long least = ULLONG_MAX, bytes;
+    for (size_t i = 0; limits != NULL && i < ARRAY_LEN(key); i++) {
+        const char *line = strstr(limits, key[i]);
+        if (line != NULL && sscanf(line + strlen(key[i]), " %llu", &bytes) == 1) {
+            least = MIN(least, bytes);
+        }
+    }
+    mem_free(limits);
+    if (least == ULLONG_MAX) {
+        found(f, "not limited");
+        return;
+    }
+    found(f, "at most %.1f GiB may be mapped", (double)least / GIB);
+    conclude(f, DOCTOR_WARNING, "larger models are refused, even where memory is free",
+             "ulimit -v unlimited; ulimit -d unlimited");
+}
+
 static void check_overcommit(const struct exam *e, struct doctor_finding *f)
 {
     uint64_t mode = 0;
@@ -537,6 +560,7 @@ static const struct check {
     {"zone reclaim", check_zone_reclaim},
     {"swap", check_swap},
     {"locked memory", check_memlock},
+    {"address space", check_address_space},
     {"overcommit", check_overcommit},
     {"memory limit", check_memory_limit},
     {"CPUs allowed", check_affinity},

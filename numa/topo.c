@@ -13,6 +13,7 @@
 
 #include "base/log.h"
 #include "base/mem.h"
+#include "base/utf8.h"
 #include "numa/allowed.h"
 #include "numa/cgroup.h"
 #include "numa/room.h"
@@ -412,6 +413,7 @@ static numoe_status describe(const struct builder *b, numoe_error *err)
         return st;
     }
     squeeze_blanks(s.data);
+    utf8_make_plain(s.data); /* it is shown: files may say what they like */
     b->t->description = s.data;
     return NUMOE_OK;
 }
