@@ -118,7 +118,8 @@ static double median_bps(uint64_t bytes, uint64_t *ns, unsigned n)
 }
 
 /* Larger than the caches, but a small part of what is free. */
-static size_t choose_part_bytes(const struct topo *topo, unsigned in, unsigned nw, unsigned n_node)
+static size_t choose_part_bytes(const struct topo *topo, unsigned in, unsigned nw, unsigned n_node,
+                                uint64_t most_bytes)
 {
     const struct topo_node *node = &topo->node[in];
     uint64_t room = topo->host_room_bytes / n_node;
@@ -126,12 +127,19 @@ static size_t choose_part_bytes(const struct topo *topo, unsigned in, unsigned n
         room = MIN(room, node->available_bytes);
     }
     uint64_t want = MAX(LLC_MULTIPLE * node->llc_bytes / nw, MIN_PART_BYTES);
-    want = MIN(want, room / SMALL_SHARE / nw);
+    want = MIN(MIN(want, room / SMALL_SHARE / nw), most_bytes);
     return round_up((size_t)MAX(want, STEP_BYTES), STEP_BYTES);
 }
 
 numoe_status bandwidth_read(struct pools *pools, const struct topo *topo, double *total_bps,
                             double *per_node_bps, numoe_error *err)
+{
+    return bandwidth_read_within(pools, topo, UINT64_MAX, total_bps, per_node_bps, err);
+}
+
+numoe_status bandwidth_read_within(struct pools *pools, const struct topo *topo,
+                                   uint64_t most_bytes, double *total_bps, double *per_node_bps,
+                                   numoe_error *err)
 {
     unsigned n_node = pools_n_node(pools);
     struct node_arena *arena[TOPO_MAX_NODE] = {0};
@@ -141,7 +149,7 @@ numoe_status bandwidth_read(struct pools *pools, const struct topo *topo, double
     uint64_t bytes = 0;
     for (unsigned in = 0; st == NUMOE_OK && in < n_node; in++) {
         unsigned nw = pools_node_workers(pools, in);
-        probe->part_bytes[in] = choose_part_bytes(topo, in, nw, n_node);
+        probe->part_bytes[in] = choose_part_bytes(topo, in, nw, n_node, most_bytes / pools_n_worker(pools));
         bytes += probe->part_bytes[in] * nw;
         st = node_arena_new(topo, in, "bandwidth probe", &arena[in], err);
         if (st == NUMOE_OK) {

@@ -5,11 +5,9 @@
 #include <stdio.h>
 
 #include "kernels/select.h"
-#include "numa/bandwidth.h"
 #include "runtime/params.h"
 #include "runtime/place.h"
 #include "runtime/plan.h"
-#include "store/kernel-probe.h"
 
 static void print_nodes(const struct place *p, FILE *out)
 {
@@ -38,11 +36,11 @@ static void print_plan(const struct place *p, FILE *out)
     }
     fprintf(out, "\nplacement   %s: %s\nreason      %s\n", placement_mode_name(plan->mode),
             place_mode_text(plan), plan->reason);
-    fprintf(out, "predicted   %.1f tokens/s at most for one sequence (bandwidth %s)%s\n",
+    fprintf(out, "predicted   %.1f tokens/s for one sequence (bandwidth %s)%s\n",
             plan->tokens_per_s, p->machine.bps_source,
             shapes_mapped_bytes(&p->shapes) > 0 ? ", while all experts are in the page cache" : "");
     if (plan->lanes_tokens_per_s > 0 && plan->n_node > 1) {
-        fprintf(out, "            %.1f tokens/s at most for %u sequences, one on each node\n",
+        fprintf(out, "            %.1f tokens/s for %u sequences, one on each node\n",
                 plan->lanes_tokens_per_s, plan->n_node);
     }
     fprintf(out, "memory      %.2f GB of weights", (double)plan->total_bytes * 1e-9);
@@ -81,42 +79,11 @@ static numoe_status print(const struct place *p, FILE *out, bool json, numoe_err
 
 /* ------------------------------------------------------------------ what is known */
 
-/* The type that most bytes of a token have. */
-static const struct shape *dominant(const struct shapes *shapes)
-{
-    double bytes[FORMAT_MAX] = {0};
-    const struct shape *best = NULL;
-    for (unsigned is = 0; is < shapes->n; is++) {
-        const struct shape *s = &shapes->shape[is];
-        if (s->kind != SHAPE_VECTOR) {
-            bytes[s->format_id] += (double)shape_bytes(s) * shape_active_share(shapes, s);
-        }
-    }
-    for (unsigned is = 0; is < shapes->n; is++) {
-        const struct shape *s = &shapes->shape[is];
-        if (s->kind != SHAPE_VECTOR &&
-            (best == NULL || bytes[s->format_id] > bytes[best->format_id])) {
-            best = s;
-        }
-    }
-    return best;
-}
-
-/* On this machine: what the workers read, and what kernels reach of it. */
 static numoe_status probe_machine(const struct topo *topo, struct place *place, numoe_error *err)
 {
-    const struct shape *s = dominant(&place->shapes);
     const struct kern *kern;
-    double total_bps = 0, node_bps[TOPO_MAX_NODE], kernel_bps = 0;
     FORWARD_IF(kern_select(&kern, err));
-    FORWARD_IF(bandwidth_read(place->pools, topo, &total_bps, node_bps, err));
-    for (unsigned in = 0; in < place->machine.n_node; in++) {
-        place->machine.node[in].read_bps = node_bps[in];
-    }
-    place->machine.bps_source = "measured";
-    FORWARD_IF(kernel_probe(place->pools, topo, kern, s->format_id, s->k, &kernel_bps, err));
-    place->machine.kernel_share = MIN(kernel_bps / total_bps, 1.0);
-    return NUMOE_OK;
+    return placement_probe(topo, place->pools, kern, &place->shapes, &place->machine, err);
 }
 
 /* The place loses nodes that have no share, which the other placements use: they are compared on the

@@ -2,14 +2,16 @@
  * larger than the last-level caches. */
 #include "store/kernel-probe.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/clock.h"
 #include "base/mem.h"
 #include "store/act.h"
 
-#define PROBE_NS     UINT64_C(250000000)
 #define LLC_MULTIPLE 3
+#define MAX_PASS     256
+#define MIN_PASS     4
 #define MIN_BYTES    ((size_t)16 << 20) /* of a worker */
 #define MAX_BYTES    ((size_t)128 << 20)
 #define SMALL_SHARE  8 /* at most this fraction of the memory that is free */
@@ -21,7 +23,8 @@ struct probe {
     uint8_t *panels[TOPO_MAX_NODE];
     float *y[TOPO_MAX_NODE]; /* [nw, n_panel * PANEL_ROWS] */
     struct act x[TOPO_MAX_NODE];
-    uint64_t begin_ns, ns;
+    uint64_t begin_ns, enough_ns;
+    uint64_t pass_ns[MAX_PASS]; /* the first one touches everything and is not counted */
     unsigned n_pass;
     bool more;
 };
@@ -34,30 +37,45 @@ static void run(struct worker *w, void *arg)
     float *y = p->y[w->in] + (size_t)w->iw * n_row;
     const struct kern_act x = act_view(&p->x[w->in]);
     memset(part, 1, p->n_panel * p->panel_bytes);
+    if (w->ig == 0) {
+        p->begin_ns = clock_ns();
+    }
     do {
         worker_all_barrier(w);
-        if (w->ig == 0 && p->n_pass == 1) {
-            p->begin_ns = clock_ns(); /* the pass before touched everything */
-        }
+        const uint64_t begin_ns = clock_ns();
         p->kern->matmul[p->format_id](part, n_row, &x, NULL, NULL, 1, y, n_row);
         worker_all_barrier(w);
         if (w->ig == 0) {
-            p->n_pass++;
-            p->ns = p->n_pass > 1 ? clock_ns() - p->begin_ns : 0;
-            p->more = p->n_pass < 3 || p->ns < PROBE_NS;
+            const uint64_t now_ns = clock_ns();
+            p->pass_ns[p->n_pass++] = now_ns - begin_ns;
+            p->more = p->n_pass < MIN_PASS ||
+                      (p->n_pass < MAX_PASS && now_ns - p->begin_ns < p->enough_ns);
         }
         worker_all_barrier(w);
     } while (p->more);
 }
 
-static size_t choose_panels(const struct topo *topo, const struct pools *pools, size_t panel_bytes)
+static int compare_u64(const void *va, const void *vb)
+{
+    const uint64_t a = *(const uint64_t *)va, b = *(const uint64_t *)vb;
+    return a < b ? -1 : a > b;
+}
+
+static double median_seconds(struct probe *p)
+{
+    qsort(p->pass_ns + 1, p->n_pass - 1, sizeof *p->pass_ns, compare_u64);
+    return (double)MAX(p->pass_ns[1 + (p->n_pass - 1) / 2], 1u) * 1e-9;
+}
+
+static size_t choose_panels(const struct topo *topo, const struct pools *pools, size_t panel_bytes,
+                            uint64_t most_bytes)
 {
     size_t bytes = MIN_BYTES;
     for (unsigned in = 0; in < pools_n_node(pools); in++) {
         bytes = MAX(bytes, LLC_MULTIPLE * topo->node[in].llc_bytes / pools_node_workers(pools, in));
     }
     const uint64_t room = topo->host_room_bytes / SMALL_SHARE / pools_n_worker(pools);
-    return MAX(MIN(MIN(bytes, MAX_BYTES), room) / panel_bytes, 1u);
+    return MAX(MIN(MIN(MIN(bytes, MAX_BYTES), room), most_bytes) / panel_bytes, 1u);
 }
 
 static numoe_status prepare(struct probe *p, const struct pools *pools, unsigned in, unsigned k,
@@ -76,7 +94,8 @@ static numoe_status prepare(struct probe *p, const struct pools *pools, unsigned
 }
 
 numoe_status kernel_probe(struct pools *pools, const struct topo *topo, const struct kern *kern,
-                          uint32_t format_id, unsigned k, double *total_bps, numoe_error *err)
+                          uint32_t format_id, unsigned k, uint64_t most_bytes, uint64_t ns,
+                          double *total_bps, numoe_error *err)
 {
     const unsigned n_node = pools_n_node(pools);
     struct node_arena *arena[TOPO_MAX_NODE] = {0};
@@ -86,7 +105,8 @@ numoe_status kernel_probe(struct pools *pools, const struct topo *topo, const st
     p->kern = kern;
     p->format_id = format_id;
     p->panel_bytes = PANEL_ROWS * format_row_bytes(format_find(format_id), k);
-    p->n_panel = choose_panels(topo, pools, p->panel_bytes);
+    p->n_panel = choose_panels(topo, pools, p->panel_bytes, most_bytes / pools_n_worker(pools));
+    p->enough_ns = ns;
     for (unsigned in = 0; status == NUMOE_OK && in < n_node; in++) {
         status = node_arena_new(topo, in, "kernel probe", &arena[in], err);
         if (status == NUMOE_OK) {
@@ -95,9 +115,9 @@ numoe_status kernel_probe(struct pools *pools, const struct topo *topo, const st
     }
     if (status == NUMOE_OK) {
         pools_run(pools, run, p);
-        const double bytes = (double)(p->n_pass - 1) * (double)pools_n_worker(pools) *
-                             (double)p->n_panel * (double)p->panel_bytes;
-        *total_bps = bytes * 1e9 / (double)MAX(p->ns, 1u);
+        const double bytes =
+            (double)pools_n_worker(pools) * (double)p->n_panel * (double)p->panel_bytes;
+        *total_bps = bytes / median_seconds(p);
     }
     for (unsigned in = 0; in < n_node; in++) {
         node_arena_free(arena[in]);

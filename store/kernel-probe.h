@@ -6,8 +6,10 @@
 #include "kernels/kern.h"
 #include "numa/pool.h"
 
-/* Bytes/second of weights, all workers together, one token; rows of k elements. About 0.3 s. */
+/* Bytes/second of weights, all workers together, one token; rows of k elements; over most_bytes at
+ * most, for ns nanoseconds at least. */
 numoe_status kernel_probe(struct pools *pools, const struct topo *topo, const struct kern *kern,
-                          uint32_t format_id, unsigned k, double *total_bps, numoe_error *err);
+                          uint32_t format_id, unsigned k, uint64_t most_bytes, uint64_t ns,
+                          double *total_bps, numoe_error *err);
 
 #endif

@@ -3,11 +3,12 @@ core_sources += \
 	store/imatrix.c \
 	store/kernel-probe.c store/kernel-probe.h \
 	store/load.c store/load.h \
-	store/machine.c \
+	store/machine-probe.c store/machine.c \
 	store/placement-check.c \
 	store/placement-cost.c \
 	store/placement-json.c \
 	store/placement-shard.c \
+	store/placement-work.c store/placement-work.h \
 	store/placement.c store/placement.h \
 	store/reader.c store/reader.h \
 	store/shape.c store/shape.h \

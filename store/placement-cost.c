@@ -1,27 +1,11 @@
-/* What one decoded token costs under a plan: every matrix takes as long as its slowest node, and
- * every meeting its time. Kernels, caches and attention over long contexts are left out, so this
- * compares placements; it does not promise speeds.
+/* What one decoded token costs under a plan: every matrix takes as long as its slowest node, and then
+ * come meetings, activations and the step itself (placement-work.c). Long contexts are left out.
  */
 #include <string.h>
 
-#include "store/placement.h"
-
-/* A meeting of workers within one node, and over nodes. */
-#define MEETING_NODE_S 0.7e-6
-#define MEETING_ALL_S  2e-6
-
-/* Meetings of all nodes in a layer: in attention; around a dense block; around routed experts that
- * are cut, and that are whole. */
-enum { MEET_ATTENTION = 6, MEET_DENSE = 2, MEET_CUT_EXPERTS = 3, MEET_WHOLE_EXPERTS = 2 };
+#include "store/placement-work.h"
 
 #define N_DRAW 64 /* of a token's experts, to see how unevenly they fall on nodes */
-
-/* What matrix products of a node's workers read. */
-static double product_bps(const struct placement_machine *machine, unsigned in)
-{
-    const double share = machine->kernel_share;
-    return machine->node[in].read_bps * (share > 0 ? share : 1);
-}
 
 /* Seconds that the slowest node needs for its slices of s. */
 static double cut_seconds(const struct placement *p, const struct shapes *shapes,
@@ -32,8 +16,11 @@ static double cut_seconds(const struct placement *p, const struct shapes *shapes
     unsigned from, to;
     placement_find(p, s, &from, &to);
     for (unsigned i = from; i < to; i++) {
+        const unsigned in = p->slice[i].node;
         const double bytes = (double)placement_slice_bytes(s, &p->slice[i]) * active;
-        most = MAX(most, bytes / product_bps(machine, p->slice[i].node));
+        const double rounds = placement_rounds(bytes / (double)shape_panel_bytes(s),
+                                               machine->node[in].n_worker);
+        most = MAX(most, bytes * rounds / placement_product_bps(machine, in, s->format_id));
     }
     return most;
 }
@@ -46,10 +33,12 @@ static double spread_seconds(const struct placement *p, const struct shapes *sha
     const bool dealt = p->mode == NUMOE_PLACEMENT_INTERLEAVE;
     const double slower = dealt ? (1 + (p->n_node - 1) * machine->remote_factor) / p->n_node : 1;
     double bps = 0;
+    unsigned n_worker = 0;
     for (unsigned in = 0; in < p->n_node; in++) {
-        bps += product_bps(machine, in);
+        bps += placement_product_bps(machine, in, s->format_id);
+        n_worker += machine->node[in].n_worker;
     }
-    return bytes * slower / bps;
+    return bytes * slower * placement_rounds(bytes / (double)shape_panel_bytes(s), n_worker) / bps;
 }
 
 /* ------------------------------------------------------------------ whole experts */
@@ -92,7 +81,7 @@ static double slowest(const struct placement *p, const struct placement_machine 
 {
     double most = 0;
     for (unsigned in = 0; in < p->n_node; in++) {
-        most = MAX(most, load[in] / product_bps(machine, in));
+        most = MAX(most, load[in] / machine->node[in].read_bps);
     }
     return most;
 }
@@ -155,7 +144,7 @@ double placement_imbalance(const struct placement *p, const struct shapes *shape
 {
     double slow = 0, even = 0, bps = 0;
     for (unsigned in = 0; in < p->n_node; in++) {
-        bps += p->share[in] > 0 ? product_bps(machine, in) : 0;
+        bps += p->share[in] > 0 ? machine->node[in].read_bps : 0;
     }
     for (unsigned is = 0; p->mode == NUMOE_PLACEMENT_SHARD && is < shapes->n; is++) {
         const struct shape *s = &shapes->shape[is];
@@ -197,21 +186,10 @@ void placement_count_replicas(struct placement *p, const struct shapes *shapes,
 
 /* ------------------------------------------------------------------ a token */
 
-static double meeting_seconds(const struct placement *p, const struct shapes *shapes, double each)
+/* How many times longer products of a type take than reading their bytes. */
+static double slowness(const struct placement_machine *machine, uint32_t format_id)
 {
-    const bool whole = p->mode == NUMOE_PLACEMENT_SHARD;
-    double seconds = 0;
-    for (unsigned is = 0; is < shapes->n; is++) {
-        const enum slot slot = shapes->shape[is].slot;
-        seconds += slot == SLOT_ATTN_NORM ? MEET_ATTENTION * each : 0;
-        seconds += slot == SLOT_DOWN ? MEET_DENSE * each : 0;
-        if (slot == SLOT_DOWN_EXPS) {
-            seconds += MEET_CUT_EXPERTS * each;
-            seconds -=
-                whole ? (MEET_CUT_EXPERTS - MEET_WHOLE_EXPERTS) * (each - MEETING_NODE_S) : 0;
-        }
-    }
-    return seconds;
+    return machine->node[0].read_bps / placement_product_bps(machine, 0, format_id);
 }
 
 /* All matrices; *routed_s: of them, routed experts. */
@@ -230,7 +208,7 @@ static double matrix_seconds(const struct placement *p, const struct shapes *sha
             continue;
         }
         if (whole && shape_is_routed(s)) {
-            expert_bytes += (double)shape_bytes(s) / s->n_mat;
+            expert_bytes += (double)shape_bytes(s) / s->n_mat * slowness(machine, s->format_id);
             if (s->slot == SLOT_DOWN_EXPS) { /* the last of a layer's */
                 own = whole_seconds(p, shapes, s, expert_bytes, machine, stats);
                 expert_bytes = 0;
@@ -247,25 +225,38 @@ static double matrix_seconds(const struct placement *p, const struct shapes *sha
 double placement_predict(const struct placement *p, const struct shapes *shapes,
                          const struct placement_machine *machine, const struct expert_stats *stats)
 {
-    const double meeting = placement_only_node(p) >= 0 ? MEETING_NODE_S : MEETING_ALL_S;
-    double routed_s;
-    return 1 / (meeting_seconds(p, shapes, meeting) +
-                matrix_seconds(p, shapes, machine, stats, &routed_s));
+    struct placement_cost cost;
+    placement_cost(p, shapes, machine, stats, 1, &cost);
+    return 1 / cost.decode_s;
+}
+
+/* Matrices as node in reads them alone. */
+static double alone_seconds(const struct shapes *shapes, const struct placement_machine *machine,
+                            unsigned in)
+{
+    double seconds = 0;
+    for (unsigned is = 0; is < shapes->n; is++) {
+        const struct shape *s = &shapes->shape[is];
+        const double bytes = (double)shape_bytes(s) * shape_active_share(shapes, s);
+        if (s->kind != SHAPE_VECTOR) {
+            seconds += bytes / placement_product_bps(machine, in, s->format_id) *
+                       placement_rounds(bytes / (double)shape_panel_bytes(s),
+                                        machine->node[in].n_worker);
+        }
+    }
+    return seconds;
 }
 
 double placement_predict_lanes(const struct placement *p, const struct shapes *shapes,
                                const struct placement_machine *machine)
 {
-    const double meetings = meeting_seconds(p, shapes, MEETING_NODE_S);
-    double bytes = 0, tokens_per_s = 0;
-    for (unsigned is = 0; is < shapes->n; is++) {
-        const struct shape *s = &shapes->shape[is];
-        bytes += s->kind == SHAPE_VECTOR
-                     ? 0
-                     : (double)shape_bytes(s) * shape_active_share(shapes, s);
-    }
+    double tokens_per_s = 0;
     for (unsigned in = 0; in < p->n_node; in++) {
-        tokens_per_s += 1 / (meetings + bytes / product_bps(machine, in));
+        const unsigned n = machine->node[in].n_worker;
+        tokens_per_s += 1 / (placement_meet_seconds(p, shapes, machine, true) +
+                             placement_step_seconds(machine) +
+                             placement_vector_seconds(shapes, machine, n, n) +
+                             alone_seconds(shapes, machine, in));
     }
     return tokens_per_s;
 }
@@ -334,21 +325,53 @@ static double token_products(const struct shapes *shapes)
 }
 
 /* A chunk reads what its tokens choose, once: an expert is spared if all tokens leave it out. */
-static double chunk_bytes(const struct shapes *shapes, unsigned n_token)
+static double chunk_seconds(const struct placement *p, const struct shapes *shapes,
+                            const struct placement_machine *machine, unsigned n_token)
 {
-    double bytes = 0;
+    double seconds = 0;
     for (unsigned is = 0; is < shapes->n; is++) {
         const struct shape *s = &shapes->shape[is];
         const double share = shape_active_share(shapes, s);
-        double left_out = 1;
+        double left_out = 1, bps = 0;
         for (unsigned t = 0; shape_is_routed(s) && t < n_token; t++) {
             left_out *= 1 - share;
         }
-        bytes += s->kind == SHAPE_VECTOR ? 0
-                 : shape_is_routed(s)    ? (double)shape_bytes(s) * (1 - left_out)
-                                         : (double)shape_bytes(s) * MIN(share * n_token, 1.0);
+        for (unsigned in = 0; s->kind != SHAPE_VECTOR && in < p->n_node; in++) {
+            bps += p->share[in] > 0 ? placement_product_bps(machine, in, s->format_id) : 0;
+        }
+        const double part = shape_is_routed(s) ? 1 - left_out : MIN(share * n_token, 1.0);
+        seconds += s->kind == SHAPE_VECTOR ? 0 : (double)shape_bytes(s) * part / bps;
     }
-    return bytes;
+    return seconds;
+}
+
+/* Of a token's matrices, in bytes: what is read at less than three quarters of the bandwidth. */
+#define ARITHMETIC_SLOWNESS (1 / 0.75)
+static double arithmetic_share(const struct shapes *shapes, const struct placement_machine *machine)
+{
+    double slow = 0, all = 0;
+    for (unsigned is = 0; is < shapes->n; is++) {
+        const struct shape *s = &shapes->shape[is];
+        if (s->kind != SHAPE_VECTOR) {
+            const double slower = slowness(machine, s->format_id);
+            const double cost = (double)shape_bytes(s) * shape_active_share(shapes, s) * slower;
+            slow += slower > ARITHMETIC_SLOWNESS ? cost : 0;
+            all += cost;
+        }
+    }
+    return all > 0 ? slow / all : 0;
+}
+
+/* The largest part of a token's time. */
+static const char *name_bound(const struct placement *p, const struct placement_cost *c)
+{
+    const bool dealt = p->mode == NUMOE_PLACEMENT_INTERLEAVE && p->n_node > 1;
+    const double read_s = c->read_s - c->arith_s;
+    const double most = MAX(MAX(read_s, c->arith_s), MAX(c->meet_s + c->step_s, c->vector_s));
+    return most == read_s       ? (dealt ? "links between nodes" : "memory bandwidth")
+           : most == c->arith_s ? "arithmetic of products"
+           : most == c->vector_s ? "work on activations"
+                                 : "meetings";
 }
 
 #define ASSUMED_WORKER_PRODUCTS 50e9 /* a second, of quantized weights with many tokens */
@@ -357,19 +380,20 @@ void placement_cost(const struct placement *p, const struct shapes *shapes,
                     const struct placement_machine *machine, const struct expert_stats *stats,
                     unsigned chunk_tokens, struct placement_cost *out)
 {
-    const double meeting = placement_only_node(p) >= 0 ? MEETING_NODE_S : MEETING_ALL_S;
-    struct placement_cost c = {.meet_s = meeting_seconds(p, shapes, meeting)};
-    double n_worker = 0, bps = 0;
+    struct placement_cost c = {.step_s = placement_step_seconds(machine)};
+    unsigned n_worker = 0, n_owner = 0;
     for (unsigned in = 0; in < p->n_node; in++) {
         n_worker += p->share[in] > 0 ? machine->node[in].n_worker : 0;
-        bps += p->share[in] > 0 ? product_bps(machine, in) : 0;
+        n_owner = n_owner == 0 ? n_worker : n_owner;
     }
+    c.meet_s = placement_meet_seconds(p, shapes, machine, placement_only_node(p) >= 0);
+    c.vector_s = placement_vector_seconds(shapes, machine, n_worker, n_owner);
     c.read_s = matrix_seconds(p, shapes, machine, stats, &c.routed_s);
-    c.decode_s = c.read_s + c.meet_s;
+    c.arith_s = c.read_s * arithmetic_share(shapes, machine);
+    c.decode_s = c.read_s + c.meet_s + c.vector_s + c.step_s;
     c.link_bytes = link_bytes(p, shapes);
-    const bool dealt = p->mode == NUMOE_PLACEMENT_INTERLEAVE && p->n_node > 1;
-    c.bound = c.meet_s > c.read_s ? "meetings" : dealt ? "links between nodes" : "memory bandwidth";
-    const double read_s = chunk_bytes(shapes, chunk_tokens) / bps;
+    c.bound = name_bound(p, &c);
+    const double read_s = chunk_seconds(p, shapes, machine, chunk_tokens);
     const double products_s =
         token_products(shapes) * chunk_tokens / (n_worker * ASSUMED_WORKER_PRODUCTS);
     c.prefill_by_compute = products_s > read_s;

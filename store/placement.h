@@ -17,6 +17,8 @@
 #include "numa/pool.h"
 #include "store/shape.h"
 
+struct kern;
+
 /* ------------------------------------------------------------------ what is known */
 
 struct placement_node {
@@ -33,7 +35,12 @@ struct placement_machine {
     struct placement_node node[TOPO_MAX_NODE];
     double remote_factor;     /* how many times longer a read from another node takes */
     uint64_t limit_bytes;     /* over all nodes, buffers too; UINT64_MAX: none */
-    double kernel_share;     /* of read_bps that products reach; 0: all of it */
+    double kernel_share;      /* of read_bps that products reach; 0: all of it */
+    double format_share[FORMAT_MAX]; /* the same for a type, measured; 0: kernel_share, or what the
+                                        workers' arithmetic allows if that is less */
+    double meet_node_s, meet_all_s;  /* a meeting of a node's workers, of all; 0: assumed */
+    double step_s;                   /* beginning and end of a step; 0: assumed */
+    double element_s; /* one worker, an element that is normed and quantized; 0: assumed */
     const char *bps_source;   /* "measured", "from the platform", "assumed" */
     const char *room_source;  /* who limits node[].room_bytes: "available", "in all" */
     const char *limit_source; /* whose limit_bytes are */
@@ -175,12 +182,16 @@ double placement_predict_lanes(const struct placement *p, const struct shapes *s
 void placement_predict_again(struct placement *p, const struct shapes *shapes,
                              const struct placement_machine *machine);
 
-/* What a token costs, as long as nothing else is in the way: caches, long contexts. */
+/* What a token costs behind PLACEMENT_POSITIONS others of its sequence. */
+#define PLACEMENT_POSITIONS 64
 struct placement_cost {
-    double decode_s;  /* a token of one sequence: read_s + meet_s */
+    double decode_s;  /* a token of one sequence: the sum of read_s, meet_s, vector_s, step_s */
     double read_s;    /* matrices, each as long as its slowest node */
+    double arith_s;   /* of that, what types cost beyond their bytes: bound by arithmetic */
     double routed_s;  /* of that, routed experts */
     double meet_s;    /* meetings */
+    double vector_s;  /* norms, sums, choices, attention: what is done with activations */
+    double step_s;    /* waking the workers and being told that they are done */
     double prefill_s; /* a token of a prompt, in chunks */
     bool prefill_by_compute;
     double link_bytes; /* a token: what nodes read that others wrote, or hold */
@@ -189,6 +200,13 @@ struct placement_cost {
 void placement_cost(const struct placement *p, const struct shapes *shapes,
                     const struct placement_machine *machine, const struct expert_stats *stats,
                     unsigned chunk_tokens, struct placement_cost *out);
+
+/* Measures what a prediction needs on this machine, about a second: bandwidth, what the products of
+ * each type that matters reach of it, meetings, steps, activations. Models that fit caches are
+ * measured there. kern: what will be computed with. */
+numoe_status placement_probe(const struct topo *topo, struct pools *pools, const struct kern *kern,
+                             const struct shapes *shapes, struct placement_machine *machine,
+                             numoe_error *err);
 
 /* Tokens/s that no placement can exceed: all nodes reading, none twice. */
 double placement_bound(const struct shapes *shapes, const struct placement_machine *machine);

@@ -182,6 +182,12 @@ numoe_status shapes_new(const struct model *model, struct shapes *out, numoe_err
         .n_expert_used = hp->n_expert_used,
         .is_tied = !source_present(&model->src[SLOT_OUTPUT]),
         .model_name = model->name,
+        .n_embd = hp->n_embd,
+        .n_vocab = hp->n_vocab,
+        .attn_products = (double)hp->n_head * (hp->attn == ATTN_MLA
+                                                   ? 2 * hp->kv_lora_rank + hp->n_rope
+                                                   : hp->n_qk + hp->n_v),
+        .is_latent = hp->attn == ATTN_MLA,
         .arch = model->arch,
     };
     /* KV_B becomes two, in place of the K_B and V_B that are absent then. */

@@ -32,6 +32,11 @@ struct shapes {
     unsigned first_expert; /* of the model's, where others are another process's */
     bool is_tied;          /* the embedding is the output matrix too: read whole for each token */
     const char *model_name, *arch;
+    unsigned n_embd, n_vocab; /* 0: not known */
+    /* Of attention in a layer, for each position that is looked back on; is_latent: keys are shared
+     * by all heads. */
+    double attn_products;
+    bool is_latent;
     struct shape *shape; /* [n] by layer, then by slot */
     unsigned n;
 };

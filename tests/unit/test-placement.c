@@ -237,6 +237,7 @@ Test(choice, one_node_needs_room_for_all_buffers)
 {
     const struct shapes s = made_up(32);
     struct placement_machine m = machine_of(2, (unsigned[]){100, 1});
+    m.meet_all_s = 10e-6;
     m.node[0].buffer_bytes = m.node[1].buffer_bytes = 16 << 20;
     m.node[0].room_bytes = one_copy(&s) + (31 << 20);
     struct placement *p = plan_for(&s, &m, (struct placement_request){0});
@@ -437,7 +438,8 @@ Test(shard, experts_go_where_there_is_room)
 Test(choice, one_node_where_that_is_faster)
 {
     const struct shapes s = made_up(32);
-    const struct placement_machine m = machine_of(2, (unsigned[]){100, 1});
+    struct placement_machine m = machine_of(2, (unsigned[]){100, 1});
+    m.meet_all_s = 10e-6;
     struct placement *p = plan_for(&s, &m, (struct placement_request){0});
     cr_assert_eq(placement_only_node(p), 0, "%s", p->reason);
     cr_assert_eq(p->node_bytes[1], 0);
@@ -467,7 +469,8 @@ static double token_bytes(void)
 }
 
 /* Whatever the plan: not faster than all nodes reading together, not slower than the slowest one
- * reading everything, and twice over for what comes from elsewhere. Faster memory is never slower.
+ * reading everything, twice over for what comes from elsewhere, by one worker where there are too few
+ * rows for more. Faster memory is never slower.
  */
 Test(choice, predictions_are_bounded_and_monotonic)
 {
@@ -483,9 +486,9 @@ Test(choice, predictions_are_bounded_and_monotonic)
             sum += m.node[in].read_bps;
             least = fmin(least, m.node[in].read_bps);
         }
-        const double meetings = N_LAYER * 9 * 2e-6;
+        const double meetings = N_LAYER * 9 * 2e-6 + 30e-6;
         cr_assert_leq(p->tokens_per_s, sum / token_bytes(), "case %u", i);
-        cr_assert_geq(p->tokens_per_s, 1 / (2 * token_bytes() / least + meetings), "case %u", i);
+        cr_assert_geq(p->tokens_per_s, 1 / (2 * 20 * token_bytes() / least + meetings), "case %u", i);
         for (unsigned in = 0; in < n_node; in++) {
             struct placement_machine faster = m;
             faster.node[in].read_bps *= 1.5;

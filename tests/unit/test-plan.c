@@ -6,7 +6,7 @@
 #include <dirent.h>
 
 #include "model/geometry.h"
-#include "store/placement.h"
+#include "store/placement-work.h"
 #include "tests/unit/testdata.h"
 
 static const char *const geometry_names[] = {"deepseek-v3", "kimi-k2", "qwen3-235b", "mixtral",
@@ -92,6 +92,69 @@ static void check(const struct model *model, struct placement_machine m, const c
     }
     check_memory(&shapes, model, &m);
     shapes_fini(&shapes);
+}
+
+/* ------------------------------------------------------------------ parts of a prediction */
+
+/* 16 panels are one round of 16 workers; the 17th takes another one, at twice a worker's part of the
+ * bandwidth; one panel alone keeps 15 of 16 waiting. */
+Test(plan, rounds_of_panels)
+{
+    cr_assert_float_eq(placement_rounds(16, 16), 1, 1e-12);
+    cr_assert_float_eq(placement_rounds(160, 16), 1, 1e-12);
+    cr_assert_float_eq(placement_rounds(17, 16), 1.5 / (17.0 / 16), 1e-12);
+    cr_assert_float_eq(placement_rounds(31, 16), 1, 1e-12);
+    cr_assert_float_eq(placement_rounds(1, 16), 8, 1e-12);
+    cr_assert_float_eq(placement_rounds(5, 1), 1, 1e-12);
+}
+
+static struct placement_cost cost_of(const char *type, unsigned n_worker, double read_bps,
+                                     double meet_s)
+{
+    struct model *model = NULL;
+    struct shapes shapes;
+    struct placement_cost cost;
+    struct placement_machine m = {.n_node = 1,
+                                  .limit_bytes = UINT64_MAX,
+                                  .kernel_share = PLACEMENT_KERNEL_SHARE,
+                                  .meet_node_s = meet_s,
+                                  .way_out = "",
+                                  .bps_source = "given"};
+    m.node[0] = (struct placement_node){
+        .n_worker = n_worker, .read_bps = read_bps, .room_bytes = UINT64_MAX};
+    cr_assert_eq(geometry_open("powermoe-3b", type, &model, NULL), NUMOE_OK);
+    cr_assert_eq(shapes_new(model, &shapes, NULL), NUMOE_OK);
+    decode_rate(&shapes, &m, NUMOE_PLACEMENT_SLICE, &cost);
+    shapes_fini(&shapes);
+    model_close(model);
+    cr_assert_float_eq(cost.decode_s, cost.read_s + cost.meet_s + cost.vector_s + cost.step_s,
+                       1e-12);
+    return cost;
+}
+
+/* What binds is named, and more of it is slower. */
+Test(plan, bounds_are_named)
+{
+    const struct placement_cost memory = cost_of("Q8_0", 16, 50e9, 1e-6);
+    cr_assert_str_eq(memory.bound, "memory bandwidth");
+    cr_assert_eq(memory.arith_s, 0);
+    const struct placement_cost arithmetic = cost_of("IQ2_XXS", 2, 200e9, 1e-6);
+    cr_assert_str_eq(arithmetic.bound, "arithmetic of products");
+    cr_assert_gt(cost_of("IQ2_XXS", 1, 200e9, 1e-6).read_s, 1.9 * arithmetic.read_s);
+    const struct placement_cost meetings = cost_of("Q4_K_M", 64, 2000e9, 20e-6);
+    cr_assert_str_eq(meetings.bound, "meetings");
+    cr_assert_float_eq(cost_of("Q4_K_M", 64, 2000e9, 40e-6).meet_s, 2 * meetings.meet_s, 1e-12);
+}
+
+/* A type's own share of the bandwidth, where it was measured, stands before any table. */
+Test(plan, measured_shares_come_first)
+{
+    struct placement_machine m = {.n_node = 1, .kernel_share = 0.9};
+    m.node[0] = (struct placement_node){.n_worker = 1, .read_bps = 100e9};
+    cr_assert_float_eq(placement_product_bps(&m, 0, FORMAT_BF16), 90e9, 1);
+    cr_assert_float_eq(placement_product_bps(&m, 0, FORMAT_IQ1_S), 4e9, 1);
+    m.format_share[FORMAT_IQ1_S] = 0.5;
+    cr_assert_float_eq(placement_product_bps(&m, 0, FORMAT_IQ1_S), 50e9, 1);
 }
 
 /* Any room: whether it fits is another question. */

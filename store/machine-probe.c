@@ -1,0 +1,201 @@
+/* Measures what a prediction needs to know of this machine. Every part is what a token meets: products
+ * of each type that matters, meetings, the turn of a step, a norm with its quantization.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "numa/bandwidth.h"
+#include "store/act.h"
+#include "store/kernel-probe.h"
+#include "store/placement.h"
+
+#define PRODUCTS_NS  UINT64_C(80000000) /* for each type */
+#define MIN_PART     0.02               /* of a token's bytes that a type must have */
+#define N_ROUND      31                 /* of which the median counts */
+#define N_MEETING    200                /* a round */
+#define N_STEP       100
+#define N_NORM       64                 /* a round */
+#define DEFAULT_EMBD 2048u
+
+static int compare_double(const void *va, const void *vb)
+{
+    const double a = *(const double *)va, b = *(const double *)vb;
+    return a < b ? -1 : a > b;
+}
+
+static double median(double *x, unsigned n)
+{
+    qsort(x, n, sizeof *x, compare_double);
+    return x[n / 2];
+}
+
+/* ------------------------------------------------------------------ products */
+
+static uint64_t all_bytes(const struct shapes *shapes)
+{
+    uint64_t bytes = 0;
+    for (unsigned is = 0; is < shapes->n; is++) {
+        bytes += shape_bytes(&shapes->shape[is]);
+    }
+    return bytes;
+}
+
+/* Bytes of a token by type; what of a type's rows is longest is what it is measured with. */
+static void sum_types(const struct shapes *shapes, double *bytes, unsigned *k)
+{
+    double most[FORMAT_MAX] = {0};
+    for (unsigned is = 0; is < shapes->n; is++) {
+        const struct shape *s = &shapes->shape[is];
+        const double own = (double)shape_bytes(s) * shape_active_share(shapes, s);
+        if (s->kind != SHAPE_VECTOR) {
+            bytes[s->format_id] += own;
+            k[s->format_id] = own > most[s->format_id] ? s->k : k[s->format_id];
+            most[s->format_id] = MAX(most[s->format_id], own);
+        }
+    }
+}
+
+/* A type that a token has little of is taken for what all others are on average. */
+static numoe_status probe_products(const struct topo *topo, struct pools *pools,
+                                   const struct kern *kern, const struct shapes *shapes,
+                                   uint64_t most_bytes, double total_bps,
+                                   struct placement_machine *m, numoe_error *err)
+{
+    double bytes[FORMAT_MAX] = {0}, sum = 0, measured = 0, seconds = 0, bps;
+    unsigned k[FORMAT_MAX] = {0};
+    sum_types(shapes, bytes, k);
+    for (unsigned id = 0; id < FORMAT_MAX; id++) {
+        sum += bytes[id];
+    }
+    for (unsigned id = 0; id < FORMAT_MAX; id++) {
+        if (bytes[id] > 0 && bytes[id] >= MIN_PART * sum) {
+            FORWARD_IF(kernel_probe(pools, topo, kern, id, k[id], most_bytes, PRODUCTS_NS,
+                                    &bps, err));
+            m->format_share[id] = MIN(bps / total_bps, 1.0);
+            measured += bytes[id];
+            seconds += bytes[id] / m->format_share[id];
+        }
+    }
+    m->kernel_share = seconds > 0 ? measured / seconds : PLACEMENT_KERNEL_SHARE;
+    return NUMOE_OK;
+}
+
+/* ------------------------------------------------------------------ meetings */
+
+struct meeting_probe {
+    double node_s[N_ROUND], all_s[N_ROUND];
+};
+
+static void meet(struct worker *w, void *arg)
+{
+    struct meeting_probe *p = arg;
+    for (unsigned i = 0; i < N_ROUND; i++) {
+        worker_all_barrier(w);
+        const uint64_t begin_ns = clock_ns();
+        for (unsigned j = 0; j < N_MEETING; j++) {
+            worker_node_barrier(w);
+        }
+        const uint64_t middle_ns = clock_ns();
+        for (unsigned j = 0; j < N_MEETING; j++) {
+            worker_all_barrier(w);
+        }
+        if (w->ig == 0) {
+            p->node_s[i] = (double)(middle_ns - begin_ns) * 1e-9 / N_MEETING;
+            p->all_s[i] = (double)(clock_ns() - middle_ns) * 1e-9 / N_MEETING;
+        }
+    }
+}
+
+static void nothing(struct worker *w, void *arg)
+{
+    (void)w, (void)arg;
+}
+
+static void probe_meetings(struct pools *pools, struct placement_machine *m)
+{
+    struct meeting_probe p;
+    double step_s[N_STEP];
+    pools_run(pools, meet, &p);
+    m->meet_node_s = median(p.node_s, N_ROUND);
+    m->meet_all_s = median(p.all_s, N_ROUND);
+    for (unsigned i = 0; i < N_STEP; i++) {
+        const uint64_t begin_ns = clock_ns();
+        pools_run(pools, nothing, NULL);
+        step_s[i] = (double)(clock_ns() - begin_ns) * 1e-9;
+    }
+    m->step_s = median(step_s, N_STEP);
+}
+
+/* ------------------------------------------------------------------ activations */
+
+struct norm_probe {
+    const struct kern *kern;
+    struct act x;
+    double element_s[N_ROUND];
+};
+
+static void norm(struct worker *w, void *arg)
+{
+    struct norm_probe *p = arg;
+    if (w->ig != 0) {
+        return;
+    }
+    for (unsigned i = 0; i < p->x.k; i++) {
+        p->x.f[i] = (float)(i % 7) - 3;
+    }
+    for (unsigned i = 0; i < N_ROUND; i++) {
+        const uint64_t begin_ns = clock_ns();
+        for (unsigned j = 0; j < N_NORM; j++) {
+            p->kern->rmsnorm(p->x.f, NULL, p->x.k, 1e-6f, p->x.f);
+            act_convert(&p->x, p->kern, 0);
+        }
+        p->element_s[i] = (double)(clock_ns() - begin_ns) * 1e-9 / N_NORM / p->x.k;
+    }
+}
+
+static numoe_status probe_norm(const struct topo *topo, struct pools *pools,
+                               const struct kern *kern, unsigned n_embd,
+                               struct placement_machine *m, numoe_error *err)
+{
+    struct norm_probe p = {.kern = kern};
+    struct node_arena *arena = NULL;
+    const unsigned k = n_embd > 0 && n_embd % 32 == 0 ? n_embd : DEFAULT_EMBD;
+    FORWARD_IF(node_arena_new(topo, 0, "norm probe", &arena, err));
+    numoe_status status = act_init(&p.x, arena, k, 1, NULL, err);
+    if (status == NUMOE_OK) {
+        pools_run(pools, norm, &p);
+        m->element_s = median(p.element_s, N_ROUND);
+    }
+    node_arena_free(arena);
+    return status;
+}
+
+/* ------------------------------------------------------------------ all */
+
+numoe_status placement_probe(const struct topo *topo, struct pools *pools, const struct kern *kern,
+                             const struct shapes *shapes, struct placement_machine *machine,
+                             numoe_error *err)
+{
+    double total_bps = 0, node_bps[TOPO_MAX_NODE];
+    struct placement_machine m = *machine;
+    uint64_t llc_bytes = 0, most_bytes = UINT64_MAX;
+    for (unsigned in = 0; in < m.n_node; in++) {
+        llc_bytes += topo->node[in].llc_bytes;
+    }
+    /* In caches, what a token reads is mostly what the token before has read. */
+    const bool cached = all_bytes(shapes) < llc_bytes;
+    if (cached) {
+        most_bytes = (uint64_t)placement_token_bytes(shapes);
+    }
+    FORWARD_IF(bandwidth_read_within(pools, topo, most_bytes, &total_bps, node_bps, err));
+    for (unsigned in = 0; in < m.n_node; in++) {
+        m.node[in].read_bps = node_bps[in];
+    }
+    m.bps_source = cached ? "measured, in caches" : "measured";
+    FORWARD_IF(probe_products(topo, pools, kern, shapes, most_bytes, total_bps, &m, err));
+    probe_meetings(pools, &m);
+    FORWARD_IF(probe_norm(topo, pools, kern, shapes->n_embd, &m, err));
+    *machine = m;
+    return NUMOE_OK;
+}
