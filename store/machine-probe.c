@@ -1,5 +1,5 @@
-/* Measures what a prediction needs to know of this machine. Every part is what a token meets: products
- * of each type that matters, meetings, the turn of a step, a norm with its quantization.
+/* Measures what a prediction needs to know of this machine. Every part is what a token meets:
+ * products of each type that matters, meetings, the turn of a step, a norm with its quantization.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -15,7 +15,7 @@
 #define N_ROUND      31                 /* of which the median counts */
 #define N_MEETING    200                /* a round */
 #define N_STEP       100
-#define N_NORM       64                 /* a round */
+#define N_NORM       64 /* a round */
 #define DEFAULT_EMBD 2048u
 
 static int compare_double(const void *va, const void *vb)
@@ -70,8 +70,8 @@ static numoe_status probe_products(const struct topo *topo, struct pools *pools,
     }
     for (unsigned id = 0; id < FORMAT_MAX; id++) {
         if (bytes[id] > 0 && bytes[id] >= MIN_PART * sum) {
-            FORWARD_IF(kernel_probe(pools, topo, kern, id, k[id], most_bytes, PRODUCTS_NS,
-                                    &bps, err));
+            FORWARD_IF(
+                kernel_probe(pools, topo, kern, id, k[id], most_bytes, PRODUCTS_NS, &bps, err));
             m->format_share[id] = MIN(bps / total_bps, 1.0);
             measured += bytes[id];
             seconds += bytes[id] / m->format_share[id];
@@ -148,7 +148,7 @@ static void norm(struct worker *w, void *arg)
         const uint64_t begin_ns = clock_ns();
         for (unsigned j = 0; j < N_NORM; j++) {
             p->kern->rmsnorm(p->x.f, NULL, p->x.k, 1e-6f, p->x.f);
-            act_convert(&p->x, p->kern, 0);
+            act_convert(&p->x, p->kern, p->kern->act[FORMAT_Q8_0], 0);
         }
         p->element_s[i] = (double)(clock_ns() - begin_ns) * 1e-9 / N_NORM / p->x.k;
     }
@@ -162,7 +162,7 @@ static numoe_status probe_norm(const struct topo *topo, struct pools *pools,
     struct node_arena *arena = NULL;
     const unsigned k = n_embd > 0 && n_embd % 32 == 0 ? n_embd : DEFAULT_EMBD;
     FORWARD_IF(node_arena_new(topo, 0, "norm probe", &arena, err));
-    numoe_status status = act_init(&p.x, arena, k, 1, NULL, err);
+    numoe_status status = act_init(&p.x, arena, kern, k, 1, NULL, err);
     if (status == NUMOE_OK) {
         pools_run(pools, norm, &p);
         m->element_s = median(p.element_s, N_ROUND);

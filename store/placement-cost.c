@@ -1,5 +1,6 @@
-/* What one decoded token costs under a plan: every matrix takes as long as its slowest node, and then
- * come meetings, activations and the step itself (placement-work.c). Long contexts are left out.
+/* What one decoded token costs under a plan: every matrix takes as long as its slowest node, and
+ * then come meetings, activations and the step itself (placement-work.c). Long contexts are left
+ * out.
  */
 #include <string.h>
 
@@ -18,8 +19,8 @@ static double cut_seconds(const struct placement *p, const struct shapes *shapes
     for (unsigned i = from; i < to; i++) {
         const unsigned in = p->slice[i].node;
         const double bytes = (double)placement_slice_bytes(s, &p->slice[i]) * active;
-        const double rounds = placement_rounds(bytes / (double)shape_panel_bytes(s),
-                                               machine->node[in].n_worker);
+        const double rounds =
+            placement_rounds(bytes / (double)shape_panel_bytes(s), machine->node[in].n_worker);
         most = MAX(most, bytes * rounds / placement_product_bps(machine, in, s->format_id));
     }
     return most;
@@ -99,7 +100,8 @@ static void find_holders(const struct placement *p, const struct shape *s, uint6
     }
 }
 
-/* As they are dispatched: experts that one node has come first, the others fill what those leave. */
+/* As they are dispatched: experts that one node has come first, the others fill what those leave.
+ */
 static void take_experts(const struct placement *p, const uint64_t *holders, const bool *taken,
                          unsigned n_expert, double bytes, double *load)
 {
@@ -239,9 +241,9 @@ static double alone_seconds(const struct shapes *shapes, const struct placement_
         const struct shape *s = &shapes->shape[is];
         const double bytes = (double)shape_bytes(s) * shape_active_share(shapes, s);
         if (s->kind != SHAPE_VECTOR) {
-            seconds += bytes / placement_product_bps(machine, in, s->format_id) *
-                       placement_rounds(bytes / (double)shape_panel_bytes(s),
-                                        machine->node[in].n_worker);
+            seconds +=
+                bytes / placement_product_bps(machine, in, s->format_id) *
+                placement_rounds(bytes / (double)shape_panel_bytes(s), machine->node[in].n_worker);
         }
     }
     return seconds;
@@ -253,10 +255,10 @@ double placement_predict_lanes(const struct placement *p, const struct shapes *s
     double tokens_per_s = 0;
     for (unsigned in = 0; in < p->n_node; in++) {
         const unsigned n = machine->node[in].n_worker;
-        tokens_per_s += 1 / (placement_meet_seconds(p, shapes, machine, true) +
-                             placement_step_seconds(machine) +
-                             placement_vector_seconds(shapes, machine, n, n) +
-                             alone_seconds(shapes, machine, in));
+        tokens_per_s +=
+            1 /
+            (placement_meet_seconds(p, shapes, machine, true) + placement_step_seconds(machine) +
+             placement_vector_seconds(shapes, machine, n, n) + alone_seconds(shapes, machine, in));
     }
     return tokens_per_s;
 }
@@ -268,8 +270,8 @@ double placement_token_bytes(const struct shapes *shapes)
     double bytes = 0;
     for (unsigned is = 0; is < shapes->n; is++) {
         const struct shape *s = &shapes->shape[is];
-        bytes += s->kind == SHAPE_VECTOR ? 0
-                                         : (double)shape_bytes(s) * shape_active_share(shapes, s);
+        bytes +=
+            s->kind == SHAPE_VECTOR ? 0 : (double)shape_bytes(s) * shape_active_share(shapes, s);
     }
     return bytes;
 }
@@ -288,7 +290,8 @@ double placement_bound(const struct shapes *shapes, const struct placement_machi
     return placement_all_bps(machine) / placement_token_bytes(shapes);
 }
 
-/* Outputs of cut matrices are read by every other node; dealt panels are read where they are needed. */
+/* Outputs of cut matrices are read by every other node; dealt panels are read where they are
+ * needed. */
 static double link_bytes(const struct placement *p, const struct shapes *shapes)
 {
     const double n = p->n_node;
@@ -368,8 +371,8 @@ static const char *name_bound(const struct placement *p, const struct placement_
     const bool dealt = p->mode == NUMOE_PLACEMENT_INTERLEAVE && p->n_node > 1;
     const double read_s = c->read_s - c->arith_s;
     const double most = MAX(MAX(read_s, c->arith_s), MAX(c->meet_s + c->step_s, c->vector_s));
-    return most == read_s       ? (dealt ? "links between nodes" : "memory bandwidth")
-           : most == c->arith_s ? "arithmetic of products"
+    return most == read_s        ? (dealt ? "links between nodes" : "memory bandwidth")
+           : most == c->arith_s  ? "arithmetic of products"
            : most == c->vector_s ? "work on activations"
                                  : "meetings";
 }

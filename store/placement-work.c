@@ -1,6 +1,7 @@
-/* What a token costs beside the bytes of its matrices: how fast products of a type are, meetings, and
- * what is done with activations. Rates come from a probe of this machine (machine-probe.c) where there
- * was one; for machines that are not here from the tables below, whose sources are in bench/NOTES.md.
+/* What a token costs beside the bytes of its matrices: how fast products of a type are, meetings,
+ * and what is done with activations. Rates come from a probe of this machine (machine-probe.c)
+ * where there was one; for machines that are not here from the tables below, whose sources are in
+ * bench/NOTES.md.
  */
 #include "store/placement-work.h"
 
@@ -13,8 +14,8 @@
 /* Multiplications a second of one worker with a cache of at most a chunk. */
 #define ATTENTION_WORKER_PRODUCTS 20e9
 
-/* Meetings of one token: in attention, with compressed queries, around a dense block, around experts
- * that are cut by rows and that are whole, around the head. */
+/* Meetings of one token: in attention, with compressed queries, around a dense block, around
+ * experts that are cut by rows and that are whole, around the head. */
 struct meetings {
     unsigned node, all;
 };
@@ -32,12 +33,12 @@ static const struct meetings MEET_ATTENTION = {2, 5}, MEET_Q_B = {1, 1}, MEET_DE
 static double arithmetic_bps(uint32_t format_id)
 {
     static const double bps[FORMAT_MAX] = {
-        [FORMAT_F16] = 58e9,      [FORMAT_Q8_0] = 104e9,   [FORMAT_Q5_0] = 49e9,
-        [FORMAT_IQ4_NL] = 54e9,   [FORMAT_MXFP4] = 45e9,   [FORMAT_Q4_K] = 48e9,
-        [FORMAT_Q5_K] = 43e9,     [FORMAT_Q6_K] = 50e9,    [FORMAT_Q3_K] = 25e9,
-        [FORMAT_Q2_K] = 22e9,     [FORMAT_IQ2_XXS] = 6.9e9, [FORMAT_IQ3_XXS] = 7.6e9,
-        [FORMAT_IQ3_S] = 6.2e9,   [FORMAT_IQ2_XS] = 5.2e9, [FORMAT_IQ2_S] = 5.9e9,
-        [FORMAT_IQ1_S] = 4.0e9,   [FORMAT_IQ1_M] = 4.1e9,
+        [FORMAT_F16] = 58e9,    [FORMAT_Q8_0] = 104e9,    [FORMAT_Q5_0] = 49e9,
+        [FORMAT_IQ4_NL] = 54e9, [FORMAT_MXFP4] = 45e9,    [FORMAT_Q4_K] = 48e9,
+        [FORMAT_Q5_K] = 43e9,   [FORMAT_Q6_K] = 50e9,     [FORMAT_Q3_K] = 25e9,
+        [FORMAT_Q2_K] = 22e9,   [FORMAT_IQ2_XXS] = 6.9e9, [FORMAT_IQ3_XXS] = 7.6e9,
+        [FORMAT_IQ3_S] = 6.2e9, [FORMAT_IQ2_XS] = 5.2e9,  [FORMAT_IQ2_S] = 5.9e9,
+        [FORMAT_IQ1_S] = 4.0e9, [FORMAT_IQ1_M] = 4.1e9,
     };
     return format_id < FORMAT_MAX ? bps[format_id] : 0;
 }
@@ -55,8 +56,8 @@ double placement_product_bps(const struct placement_machine *machine, unsigned i
     return arithmetic > 0 ? MIN(memory, arithmetic) : memory;
 }
 
-/* The last round of panels is for fewer workers than there are: each of them then reads up to twice as
- * fast as among all. */
+/* The last round of panels is for fewer workers than there are: each of them then reads up to twice
+ * as fast as among all. */
 double placement_rounds(double n_panel, unsigned n_worker)
 {
     const double even = n_panel / MAX(n_worker, 1u);
@@ -104,7 +105,8 @@ double placement_step_seconds(const struct placement_machine *machine)
 
 /* ------------------------------------------------------------------ activations */
 
-/* Elements that one worker goes through while the others wait, as if each were normed and quantized. */
+/* Elements that one worker goes through while the others wait, as if each were normed and
+ * quantized. */
 static double serial_elements(const struct shapes *shapes)
 {
     const double d = shapes->n_embd;

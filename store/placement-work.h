@@ -10,8 +10,8 @@ double placement_product_bps(const struct placement_machine *machine, unsigned i
 /* How many times longer n_panel panels take than if workers could be given parts of one; >= 1. */
 double placement_rounds(double n_panel, unsigned n_worker);
 
-/* Seconds of a token: meetings, of one node alone or of all; beginning and end of a step; activations,
- * with n_worker in all and n_owner on the node that has the cache. */
+/* Seconds of a token: meetings, of one node alone or of all; beginning and end of a step;
+ * activations, with n_worker in all and n_owner on the node that has the cache. */
 double placement_meet_seconds(const struct placement *p, const struct shapes *shapes,
                               const struct placement_machine *machine, bool alone);
 double placement_step_seconds(const struct placement_machine *machine);

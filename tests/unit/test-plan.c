@@ -1,5 +1,5 @@
-/* The cost model on machines and models that are not here: every public topology with every geometry
- * stays below the bandwidth bound, grows with bandwidth, and places what the file has.
+/* The cost model on machines and models that are not here: every public topology with every
+ * geometry stays below the bandwidth bound, grows with bandwidth, and places what the file has.
  */
 #include <criterion/criterion.h>
 
@@ -21,8 +21,8 @@ Test(plan, geometries_have_the_published_sizes)
         numoe_error err = {0};
         cr_assert_eq(geometry_open(geometry_names[i], "Q8_0", &model, &err), NUMOE_OK, "%s",
                      err.text);
-        cr_assert_float_eq((double)model->n_param * 1e-9, billions[i], 0.03 * billions[i],
-                           "%s: %g", geometry_names[i], (double)model->n_param * 1e-9);
+        cr_assert_float_eq((double)model->n_param * 1e-9, billions[i], 0.03 * billions[i], "%s: %g",
+                           geometry_names[i], (double)model->n_param * 1e-9);
         model_close(model);
     }
 }
@@ -50,8 +50,8 @@ static double decode_rate(const struct shapes *shapes, const struct placement_ma
     return 1 / cost->decode_s;
 }
 
-/* One copy: what the nodes have is all there is, and not more than the file has but for rows that fill
- * panels up, vectors on every node, and parts of cache lines. */
+/* One copy: what the nodes have is all there is, and not more than the file has but for rows that
+ * fill panels up, vectors on every node, and parts of cache lines. */
 static void check_memory(const struct shapes *shapes, const struct model *model,
                          const struct placement_machine *m)
 {
@@ -96,8 +96,8 @@ static void check(const struct model *model, struct placement_machine m, const c
 
 /* ------------------------------------------------------------------ parts of a prediction */
 
-/* 16 panels are one round of 16 workers; the 17th takes another one, at twice a worker's part of the
- * bandwidth; one panel alone keeps 15 of 16 waiting. */
+/* 16 panels are one round of 16 workers; the 17th takes another one, at twice a worker's part of
+ * the bandwidth; one panel alone keeps 15 of 16 waiting. */
 Test(plan, rounds_of_panels)
 {
     cr_assert_float_eq(placement_rounds(16, 16), 1, 1e-12);
