@@ -238,21 +238,23 @@ static bool has_work(const struct batch_job *job)
     return info.n_active + info.n_waiting > 0;
 }
 
-static int step(struct batch_job *job)
+/* What it gives is of no use any more if something has failed before. */
+static int step(struct batch_job *job, int exit_status)
 {
     const double start = now_seconds();
     numoe_error err;
 
     if (numoe_batch_step(job->batch, &err) != NUMOE_OK) {
-        const int exit_status = fail_status(&err);
+        exit_status = fail_status(&err);
         team_give_up(job, exit_status);
         return exit_status;
     }
     job->step_seconds = now_seconds() - start;
-    return collect(job);
+    return exit_status == EXIT_OK ? collect(job) : exit_status;
 }
 
-/* Messages, requests, a step. */
+/* Messages, requests, a step. Where all take their steps together, the others wait in this one for
+ * a root that has failed, too: they hear of it after. */
 static int turn(struct batch_job *job)
 {
     int exit_status = team_talk(job);
@@ -261,8 +263,8 @@ static int turn(struct batch_job *job)
         exit_status = feed(job);
     }
     const bool awake = has_work(job) || team_is_in_step(job);
-    if (exit_status == EXIT_OK && awake) {
-        exit_status = step(job);
+    if (awake && (exit_status == EXIT_OK || team_is_in_step(job))) {
+        exit_status = step(job, exit_status);
     }
     if (exit_status == EXIT_OK && team_is_root(job)) {
         exit_status = journal_sync(&job->j, false);

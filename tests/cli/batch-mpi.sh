@@ -112,6 +112,30 @@ NUMOE_PEER_PATIENCE=soon ranks 2 -q -i "$tmp/in" -o "$tmp/x"
 test $? -eq 2 || complain "patience: $(cat "$tmp/log")"
 says 'NUMOE_PEER_PATIENCE is "soon", expected seconds'
 
+# ---- a full disk, whoever computed what does not fit, and who waits for whom: status 1, and it goes on
+cat >"$tmp/on-tmpfs" <<'END'
+size=$1 disk=$2 numoe=$3 in=$4
+mount -t tmpfs -o size="$size" none "$disk" || exit 77
+timeout 50 mpirun -n 2 "$numoe" batch -q --sync 0 -i "$in" -o "$disk/out" --expert-parallel
+status=$?
+mount -o remount,size=50m "$disk"
+test $status -eq 1 || { echo "status $status" >&2; exit 2; }
+"$numoe" batch -q -i "$in" -o "$disk/out" && cat "$disk/out"
+END
+mkdir "$tmp/disk"
+for size in 4096 8192; do
+    unshare -m sh "$tmp/on-tmpfs" $size "$tmp/disk" "$numoe" "$tmp/in" >"$tmp/from-disk" 2>"$tmp/log" </dev/null
+    case $? in
+    0)
+        test "$(grep -c '^numoe: ' "$tmp/log")" -eq 1 || complain "not one line: $(cat "$tmp/log")"
+        says '^numoe: rank 0: .*out: No space left'
+        same_set "$tmp/want" "$tmp/from-disk" 'after a full file system'
+        ;;
+    1 | 77) echo 'not tried: a full file system: none can be made here' ;;
+    *) complain "a full file system of $size: $(cat "$tmp/log")" ;;
+    esac
+done
+
 # ---- time
 ranks 2 -q -i "$tmp/in" -o "$tmp/late" --time-left 5
 test $? -eq 75 || complain "time: $(cat "$tmp/log")"
