@@ -121,7 +121,12 @@ static int mark_done(struct batch_job *job)
     }
     job->n_done = job->n_before;
     job->n_open = job->n_total - job->n_done;
-    return EXIT_OK;
+    return job->n_open == 0 || !job->j.is_finished
+               ? EXIT_OK
+               : fail(EXIT_INPUT,
+                      "%s: says that the job was finished, and names %zu of %zu results: remove it "
+                      "and the results to begin anew",
+                      job->j.journal_path, job->n_done, job->n_total);
 }
 
 static int check_line(struct batch_job *job, size_t i, json_t *seen)
@@ -264,12 +269,12 @@ static int open_files(struct batch_job *job)
     return mark_done(job);
 }
 
-static void set_end(struct batch_job *job)
+static void set_end(struct batch_job *job, double began)
 {
     const double left = job->o->time_left >= 0 ? job->o->time_left : job_time_left();
 
     if (left >= 0) {
-        const double end = now_seconds() + left - MARGIN_SECONDS;
+        const double end = began + left - MARGIN_SECONDS;
         job->end_seconds = end > 0 ? end : 1e-9;
     }
 }
@@ -318,10 +323,13 @@ int job_run(const struct batch_options *o)
                      .ignore_eog = o->ignore_eog},
     };
     numoe_engine_params params = o->model.params;
+    const double began = now_seconds();
 
     job_init();
-    set_end(&job);
     int exit_status = team_join(&job, &params);
+    if (exit_status == EXIT_OK && team_is_root(&job)) {
+        set_end(&job, began);
+    }
     if (exit_status == EXIT_OK) {
         exit_status = begin_and_run(&job, &params);
     }

@@ -21,8 +21,16 @@ static void on_signal(int sig)
     }
 }
 
+/* Who reads the progress may leave, and the job goes on. Not SIG_IGN, which programs that are
+ * started would have too. */
+static void on_pipe(int sig)
+{
+    (void)sig;
+}
+
 void job_init(void)
 {
+    const struct sigaction pipe = {.sa_handler = on_pipe, .sa_flags = SA_RESTART};
     static const int stopping[] = {SIGTERM, SIGINT, SIGUSR1, SIGUSR2, SIGHUP, SIGXCPU};
 
     for (size_t i = 0; i < sizeof stopping / sizeof stopping[0]; i++) {
@@ -31,6 +39,7 @@ void job_init(void)
             sigaction(stopping[i], &new, NULL);
         }
     }
+    sigaction(SIGPIPE, &pipe, NULL);
 }
 
 void job_set_idle(bool idle)
@@ -43,12 +52,24 @@ int job_signal(void)
     return atomic_load(&asked);
 }
 
+/* Negative: not known. What is there and cannot be understood would have stopped the job in time.
+ */
 static double env_number(const char *name)
 {
     const char *text = getenv(name);
     char *end;
-    const double value = text && *text ? strtod(text, &end) : -1;
-    return value >= 0 && *end == 0 ? value : -1;
+
+    if (!text || !*text) {
+        return -1;
+    }
+    const double value = strtod(text, &end);
+    if (*end == 0 && value >= 0 && value < 1e18) {
+        return value;
+    }
+    warn("%s is \"%s\", expected seconds: this job does not know when its time is over; "
+         "--time-left tells it",
+         name, text);
+    return -1;
 }
 
 /* Slurm tells the end as Unix time; Torque the whole time that a job may take, which began a little

@@ -1,11 +1,13 @@
 /* Requests in the form of OpenAI's batch files: {"custom_id": ..., "body": {...}}, a line each.
  * What is not understood is an error rather than ignored where it would change the answer. */
 #include <errno.h>
+#include <fcntl.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "cli/batch.h"
 
@@ -13,9 +15,10 @@
 
 /* ------------------------------------------------------------------ the file */
 
-static bool is_blank(const char *line)
+/* A line of zeros is none: it may have been a request. */
+static bool is_blank(const char *line, size_t bytes)
 {
-    return line[strspn(line, " \t\r\n")] == 0;
+    return strspn(line, " \t\r\n") == bytes;
 }
 
 static int add_line(struct batch_input *in, size_t *cap, uint64_t offset, bool blank)
@@ -45,7 +48,7 @@ static int scan(struct batch_input *in)
     int exit_status = EXIT_OK;
 
     while (exit_status == EXIT_OK && (n = read_line(in->file, &line, &cap)) >= 0) {
-        exit_status = add_line(in, &cap_lines, in->bytes, is_blank(line));
+        exit_status = add_line(in, &cap_lines, in->bytes, is_blank(line, (size_t)n));
         in->hash = journal_hash(in->hash, line, (size_t)n);
         in->bytes += (uint64_t)n;
     }
@@ -68,11 +71,16 @@ int input_open(struct batch_input *in, const char *path)
     struct stat st;
 
     *in = (struct batch_input){.path = path};
-    in->file = fopen(path, "rb");
-    if (!in->file) {
+    const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK); /* a FIFO would wait */
+    if (fd < 0) {
         return fail(EXIT_INPUT, "%s: %s", path[0] ? path : "''", strerror(errno));
     }
-    if (fstat(fileno(in->file), &st) != 0 || !S_ISREG(st.st_mode)) {
+    in->file = fdopen(fd, "rb");
+    if (!in->file) {
+        close(fd);
+        return fail(EXIT_LACKING, "%s: %s", path, strerror(errno));
+    }
+    if (fstat(fd, &st) != 0 || !S_ISREG(st.st_mode)) {
         return fail(EXIT_INPUT,
                     "%s: is no regular file: requests are read again when a job is "
                     "resumed",
@@ -130,6 +138,11 @@ static const json_t *member(const json_t *body, const char *name)
 {
     const json_t *value = json_object_get(body, name);
     return json_is_null(value) ? NULL : value;
+}
+
+static bool is_text(const json_t *value, const char *text)
+{
+    return json_is_string(value) && strcmp(json_string_value(value), text) == 0;
 }
 
 static void get_float(struct batch_request *req, const json_t *body, const char *name, double min,
@@ -255,18 +268,62 @@ static void parse_logprobs(struct batch_request *req, const json_t *body)
     req->r.n_top_logprob = (unsigned)n;
 }
 
-/* What is not there must not be asked for, where the answer would be another. */
-static void refuse_unsupported(struct batch_request *req, const json_t *body)
+static bool is_nothing(const json_t *value)
+{
+    return value == NULL || json_is_false(value) ||
+           (json_is_number(value) && json_number_value(value) == 0) ||
+           (json_is_string(value) && json_string_length(value) == 0) ||
+           (json_is_array(value) && json_array_size(value) == 0) ||
+           (json_is_object(value) && json_object_size(value) == 0);
+}
+
+/* Members of other programs with which the answer would be another. */
+static void refuse_members(struct batch_request *req, const json_t *body)
+{
+    static const char *const names[] = {
+        "suffix",         "functions",      "function_call",      "min_tokens",
+        "stop_token_ids", "bad_words",      "guided_json",        "guided_regex",
+        "guided_choice",  "guided_grammar", "structured_outputs", "use_beam_search",
+        "prompt_embeds",
+    };
+
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        if (!is_nothing(member(body, names[i]))) {
+            refuse(req, "%s is not supported", names[i]);
+        }
+    }
+}
+
+/* Members that may say that nothing is wanted. */
+static void refuse_choices(struct batch_request *req, const json_t *body)
 {
     static const char *const zero[] = {"presence_penalty", "frequency_penalty"};
-    json_int_t n = 1;
-    bool yes = false;
+    const json_t *bias = member(body, "logit_bias"), *format = member(body, "response_format");
+    const json_t *choice = member(body, "tool_choice");
 
     for (size_t i = 0; i < sizeof zero / sizeof zero[0]; i++) {
-        if (member(body, zero[i]) && json_number_value(member(body, zero[i])) != 0) {
+        const json_t *value = member(body, zero[i]);
+        if (value && (!json_is_number(value) || json_number_value(value) != 0)) {
             refuse(req, "%s is not supported: repetition_penalty is", zero[i]);
         }
     }
+    if (bias && (!json_is_object(bias) || json_object_size(bias) > 0)) {
+        refuse(req, "logit_bias is not supported");
+    }
+    if (format && !is_text(json_object_get(format, "type"), "text")) {
+        refuse(req, "response_format other than {\"type\": \"text\"} is not supported");
+    }
+    if (choice && !is_text(choice, "auto") && !is_text(choice, "none")) {
+        refuse(req, "tool_choice other than auto and none is not supported");
+    }
+}
+
+/* What is not there must not be asked for, where the answer would be another. */
+static void refuse_unsupported(struct batch_request *req, const json_t *body)
+{
+    json_int_t n = 1;
+    bool yes = false;
+
     if ((get_integer(req, body, "n", 1, 128, &n) && n > 1) ||
         (get_integer(req, body, "best_of", 1, 128, &n) && n > 1)) {
         refuse(req, "more than one choice is not supported: give as many requests");
@@ -275,13 +332,8 @@ static void refuse_unsupported(struct batch_request *req, const json_t *body)
         (get_bool(req, body, "echo", &yes) && yes)) {
         refuse(req, "stream and echo are not supported in a batch");
     }
-    if (json_object_size(member(body, "logit_bias")) > 0) {
-        refuse(req, "logit_bias is not supported");
-    }
-    const json_t *format = json_object_get(member(body, "response_format"), "type");
-    if (format && strcmp(json_is_string(format) ? json_string_value(format) : "", "text") != 0) {
-        refuse(req, "response_format other than text is not supported");
-    }
+    refuse_choices(req, body);
+    refuse_members(req, body);
 }
 
 static void parse_body(struct batch_request *req, const json_t *body)
@@ -294,6 +346,10 @@ static void parse_body(struct batch_request *req, const json_t *body)
                prompt ? "and" : "nor");
     } else if (prompt && !json_is_string(prompt) && !json_is_array(prompt)) {
         refuse(req, "prompt is neither a text nor a list of token ids");
+    }
+    const json_t *kwargs = member(body, "chat_template_kwargs");
+    if (kwargs && !json_is_object(kwargs)) {
+        refuse(req, "chat_template_kwargs is no object");
     }
     refuse_unsupported(req, body);
     parse_sampling(req, body);
@@ -308,7 +364,7 @@ static void check_url(struct batch_request *req)
     const json_t *url = member(req->root, "url");
     const char *want = req->is_chat ? "/v1/chat/completions" : "/v1/completions";
 
-    if (url && (!json_is_string(url) || strcmp(json_string_value(url), want) != 0)) {
+    if (url && !is_text(url, want)) {
         refuse(req, "url is not %s, which this body is for", want);
     }
 }
@@ -316,6 +372,8 @@ static void check_url(struct batch_request *req)
 void request_parse(struct batch_request *out, const struct text *line, size_t i,
                    const struct batch_defaults *defaults)
 {
+    static const char mark[] = "\xef\xbb\xbf"; /* of Windows, before the first line of a text */
+    const size_t n_mark = i == 0 && strncmp(line->data, mark, 3) == 0 ? 3 : 0;
     json_error_t error;
 
     *out = (struct batch_request){.error = {.status = NUMOE_OK}};
@@ -324,8 +382,8 @@ void request_parse(struct batch_request *out, const struct text *line, size_t i,
     out->r.sampler.seed = defaults->sampler.seed + i; /* else all would draw alike */
     out->r.max_tokens = defaults->max_tokens;
     out->r.ignore_eog = defaults->ignore_eog;
-    out->root =
-        json_loadb(line->data, line->bytes, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &error);
+    out->root = json_loadb(line->data + n_mark, line->bytes - n_mark,
+                           JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &error);
     if (!out->root) {
         refuse(out, "line %zu is not JSON: %s (column %d)", i + 1, error.text, error.column);
         return;
@@ -333,6 +391,8 @@ void request_parse(struct batch_request *out, const struct text *line, size_t i,
     const json_t *id = member(out->root, "custom_id"), *body = member(out->root, "body");
     if (!json_is_string(id)) {
         refuse(out, "line %zu has no custom_id that is a text", i + 1);
+    } else if (strlen(json_string_value(id)) != json_string_length(id)) {
+        refuse(out, "line %zu has a custom_id with a zero byte in it", i + 1);
     } else {
         out->custom_id = json_string_value(id);
     }

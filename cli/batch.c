@@ -1,5 +1,6 @@
 /* numoe batch: answers a file of requests, so that a batch system can stop it and start it again.
  * Here are its options; batch-begin.c has the job's files, batch-work.c its loop. */
+#include <ctype.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -7,6 +8,7 @@
 
 #define DEFAULT_TOKENS 512
 #define DEFAULT_SYNC   5.0 /* seconds */
+#define MAX_TIME       1000000000
 
 /* ------------------------------------------------------------------ options */
 
@@ -45,26 +47,44 @@ static bool parse_shard(struct batch_options *o, const char *text)
            parse_uint("--shard", own, 0, o->n_shard - 1, &o->shard);
 }
 
+/* "5", "1:30", "2:0:0": numbers between colons, of which the last are seconds. Their number; 0: it
+ * is something else. */
+static int parse_clock(const char *text, double *seconds)
+{
+    char *end = NULL;
+
+    *seconds = 0;
+    for (int n = 1; n <= 3; n++) {
+        const unsigned long long value =
+            isdigit((unsigned char)*text) ? strtoull(text, &end, 10) : 0;
+        if (!end || end == text || value > MAX_TIME) {
+            return 0;
+        }
+        *seconds = *seconds * 60 + (double)value;
+        if (*end != ':') {
+            return *end == 0 ? n : 0;
+        }
+        text = end + 1;
+    }
+    return 0;
+}
+
 /* Seconds, or Slurm's forms [[D-]H:]M:S. */
 static bool parse_time(struct batch_options *o, const char *text)
 {
-    unsigned d = 0, h = 0, m = 0, s = 0;
-    char rest;
+    const char *dash = strchr(text, '-');
+    char days[16] = "";
+    double d = 0, seconds = 0;
 
-    if (sscanf(text, "%u-%u:%u:%u%c", &d, &h, &m, &s, &rest) != 4) {
-        d = h = m = s = 0;
-        if (sscanf(text, "%u:%u:%u%c", &h, &m, &s, &rest) != 3) {
-            h = m = s = 0;
-            if (sscanf(text, "%u:%u%c", &m, &s, &rest) != 2) {
-                m = s = 0;
-                if (sscanf(text, "%u%c", &s, &rest) != 1) {
-                    fail(EXIT_INPUT, "--time-left: '%s' is neither seconds nor [[D-]H:]M:S", text);
-                    return false;
-                }
-            }
-        }
+    const int n = parse_clock(dash ? dash + 1 : text, &seconds);
+    if (dash && (size_t)(dash - text) < sizeof days) {
+        memcpy(days, text, (size_t)(dash - text));
     }
-    o->time_left = ((d * 24.0 + h) * 60 + m) * 60 + s;
+    if (n == 0 || (dash && (n != 3 || parse_clock(days, &d) != 1))) {
+        fail(EXIT_INPUT, "--time-left: '%s' is neither seconds nor [[D-]H:]M:S", text);
+        return false;
+    }
+    o->time_left = d * 86400 + seconds;
     return true;
 }
 

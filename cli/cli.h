@@ -244,6 +244,10 @@ void output_discard(struct output *o);               /* also of one that never w
 /* Of what is not committed; may be called from a signal handler. */
 void output_remove_unfinished(void);
 
+/* What path's symbolic links lead to, whether that is there or not; target has PATH_MAX bytes. 0 or
+ * an errno. */
+int output_target(const char *path, char *target);
+
 /* A file that an option names; path NULL: none. */
 struct file_use {
     const char *option, *path;

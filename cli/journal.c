@@ -7,13 +7,15 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define RECORD_MAX 128
+#define HEADER_START "{\"numoe\":"     /* of a journal; journal_begin() is given it */
+#define PIECE_BYTES  ((size_t)1 << 16) /* of results, to be checked */
 
 uint64_t journal_hash(uint64_t hash, const void *data, size_t bytes)
 {
@@ -32,12 +34,19 @@ static int fail_errno(const char *path)
 
 /* ------------------------------------------------------------------ files */
 
-/* Names beside what a link leads to, so that a job is the same by either name. */
+/* Names beside what a link leads to, also where that is not there yet: a job is the same by either
+ * name, before and after its first result. */
 static int make_names(struct journal *j, const char *path)
 {
-    j->path = realpath(path, NULL);
+    char target[PATH_MAX];
+    const int error = output_target(path, target);
+
+    if (error) {
+        return fail(EXIT_INPUT, "%s: cannot be created: %s", path, strerror(error));
+    }
+    j->path = realpath(target, NULL);
     if (!j->path) {
-        j->path = strdup(path);
+        j->path = strdup(target);
     }
     if (!j->path || asprintf(&j->journal_path, "%s.journal", j->path) < 0 ||
         asprintf(&j->live_path, "%s%s", j->path, j->ordered ? ".part" : "") < 0) {
@@ -48,7 +57,7 @@ static int make_names(struct journal *j, const char *path)
 
 /* Network file systems without locks are used without, which is said. A file that has lost its name
  * while it was being locked was another job's. */
-static int lock(int fd, const char *path)
+static int lock(int fd, const char *path, bool quiet)
 {
     struct stat own, named;
 
@@ -62,7 +71,10 @@ static int lock(int fd, const char *path)
     if (is_locked || error == EWOULDBLOCK) {
         return fail(EXIT_INPUT, "%s: another job is writing these results", path);
     }
-    warn("%s: cannot be locked (%s): see to it that no other job writes it", path, strerror(error));
+    if (!quiet) {
+        warn("%s: cannot be locked (%s): see to it that no other job writes it", path,
+             strerror(error));
+    }
     return EXIT_OK;
 }
 
@@ -89,7 +101,8 @@ static int open_file(const char *path, int *fd)
 
     *fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOCTTY | O_NONBLOCK, 0666);
     if (*fd < 0) {
-        return fail(EXIT_INPUT, "%s: cannot be created: %s", path, strerror(errno));
+        return fail(EXIT_INPUT, "%s: cannot be written: %s", path[0] ? path : "''",
+                    strerror(errno));
     }
     if (fstat(*fd, &st) != 0 || !S_ISREG(st.st_mode)) {
         return fail(EXIT_INPUT,
@@ -171,19 +184,34 @@ static int parse_record(struct journal *j, char *text, size_t i_line)
 
     if (strcmp(text, "ordered") == 0) {
         j->is_finished = true;
-        return EXIT_OK;
+        return j->ordered ? EXIT_OK : fail_damaged(j, i_line);
     }
-    if (sscanf(text, "%" SCNu64 " %" SCNu64 " %" SCNu64 " %" SCNx64 "%c", &e.line, &e.offset,
+    if (j->is_finished ||
+        sscanf(text, "%" SCNu64 " %" SCNu64 " %" SCNu64 " %" SCNx64 "%c", &e.line, &e.offset,
                &e.bytes, &e.checksum, &rest) != 4 ||
-        e.line == 0 || e.offset != j->offset) {
+        e.line == 0 || e.offset != j->offset || e.bytes > (uint64_t)INT64_MAX - e.offset) {
         return fail_damaged(j, i_line);
     }
     j->offset += e.bytes;
     return add_entry(j, &e);
 }
 
+/* Somebody's file that only happens to have the name is not touched. */
+static int fail_foreign(const struct journal *j)
+{
+    return fail(EXIT_INPUT, "%s: is no journal of numoe batch: give another -o, or remove it",
+                j->journal_path);
+}
+
+/* A first line that was torn: part of a journal's, or zeros where a machine went down. */
+static bool is_torn_header(const char *text, size_t bytes)
+{
+    const size_t n = sizeof HEADER_START - 1;
+    return text[0] == 0 || strncmp(text, HEADER_START, bytes < n ? bytes : n) == 0;
+}
+
 /* A last line without its newline was torn, and says nothing. */
-static int parse_journal(struct journal *j, char *text, size_t *n_valid)
+static int parse_journal(struct journal *j, char *text, size_t bytes, size_t *n_valid)
 {
     size_t i_line = 0;
     char *end;
@@ -198,39 +226,112 @@ static int parse_journal(struct journal *j, char *text, size_t *n_valid)
             }
         } else {
             j->header = json_loads(p, 0, NULL);
-            if (!json_is_object(j->header)) {
-                return fail_damaged(j, i_line);
+            if (!json_is_string(json_object_get(j->header, "numoe"))) {
+                json_decref(j->header);
+                j->header = NULL; /* there is none: nothing of this job is to be kept */
+                return fail_foreign(j);
             }
         }
         *n_valid = (size_t)(end + 1 - text);
     }
-    return EXIT_OK;
+    return j->header || is_torn_header(text, bytes) ? EXIT_OK : fail_foreign(j);
 }
 
-static int check_results(struct journal *j, const char *text, size_t bytes)
+static int by_line(const void *a, const void *b)
 {
+    const struct journal_entry *x = a, *y = b;
+    return (x->line > y->line) - (x->line < y->line);
+}
+
+/* Whether [offset, offset + bytes) of a file has this checksum; results may be larger than memory.
+ */
+static bool has_checksum(int fd, uint64_t offset, uint64_t bytes, uint64_t checksum)
+{
+    char piece[PIECE_BYTES];
+    uint64_t hash = 0;
+
+    while (bytes > 0) {
+        const ssize_t n =
+            pread(fd, piece, bytes < sizeof piece ? bytes : sizeof piece, (off_t)offset);
+        if (n <= 0) {
+            return false;
+        }
+        hash = journal_hash(hash, piece, (size_t)n);
+        offset += (uint64_t)n;
+        bytes -= (uint64_t)n;
+    }
+    return hash == checksum;
+}
+
+/* What the journal names is there as it was written: one after the other in fd, in its order. */
+static int check_results(const struct journal *j, int fd, const char *path)
+{
+    uint64_t offset = 0;
+
     for (size_t i = 0; i < j->n_entry; i++) {
         const struct journal_entry *e = &j->entry[i];
-        if (e->offset + e->bytes > bytes ||
-            journal_hash(0, text + e->offset, e->bytes) != e->checksum) {
+        if (!has_checksum(fd, offset, e->bytes, e->checksum)) {
             return fail(EXIT_INPUT,
                         "%s: does not hold the result of line %" PRIu64 " that its journal names: "
                         "it was changed; remove both to begin anew",
-                        j->live_path, e->line);
+                        path, e->line);
         }
+        offset += e->bytes;
     }
     return EXIT_OK;
+}
+
+static int fail_unknown(const char *path)
+{
+    return fail(EXIT_INPUT,
+                "%s: is there already, and no journal of it: give another name, or remove it",
+                path);
+}
+
+/* Results that go on. */
+static int adopt_live(struct journal *j)
+{
+    struct stat st;
+
+    if (fstat(j->live_fd, &st) != 0) {
+        return fail_errno(j->live_path);
+    }
+    if (!j->header && st.st_size > 0) {
+        return fail_unknown(j->live_path);
+    }
+    const int exit_status = check_results(j, j->live_fd, j->live_path);
+    if (exit_status == EXIT_OK && ftruncate(j->live_fd, (off_t)j->offset) != 0) {
+        return fail_errno(j->live_path);
+    }
+    return exit_status;
+}
+
+/* Results that were brought in order. */
+static int check_finished(struct journal *j)
+{
+    const int fd = open(j->path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
+
+    if (fd < 0) {
+        return fail(EXIT_INPUT,
+                    "%s: is gone, though %s says that it was finished: remove that to "
+                    "begin anew",
+                    j->path, j->journal_path);
+    }
+    qsort(j->entry, j->n_entry, sizeof *j->entry, by_line);
+    const int exit_status = check_results(j, fd, j->path);
+    close(fd);
+    return exit_status;
 }
 
 /* Cuts off what is not known to be whole. */
 static int adopt(struct journal *j)
 {
-    char *records = NULL, *results = NULL;
-    size_t bytes, n_valid;
+    char *records = NULL;
+    size_t bytes = 0, n_valid = 0;
 
     int exit_status = read_all(j->journal_fd, j->journal_path, &records, &bytes);
     if (exit_status == EXIT_OK) {
-        exit_status = parse_journal(j, records, &n_valid);
+        exit_status = parse_journal(j, records, bytes, &n_valid);
     }
     if (exit_status == EXIT_OK && j->header &&
         json_is_true(json_object_get(j->header, "ordered")) != j->ordered) {
@@ -240,24 +341,11 @@ static int adopt(struct journal *j)
     if (exit_status == EXIT_OK && ftruncate(j->journal_fd, (off_t)n_valid) != 0) {
         exit_status = fail_errno(j->journal_path);
     }
-    if (exit_status == EXIT_OK && !j->is_finished) {
-        exit_status = read_all(j->live_fd, j->live_path, &results, &bytes);
-        if (exit_status == EXIT_OK && !j->header && bytes > 0) {
-            exit_status = fail(EXIT_INPUT,
-                               "%s: is there already, and no journal of it: give "
-                               "another name, or remove it",
-                               j->live_path);
-        }
-        if (exit_status == EXIT_OK) {
-            exit_status = check_results(j, results, bytes);
-        }
-        if (exit_status == EXIT_OK && ftruncate(j->live_fd, (off_t)j->offset) != 0) {
-            exit_status = fail_errno(j->live_path);
-        }
+    if (exit_status == EXIT_OK) {
+        exit_status = j->is_finished ? check_finished(j) : adopt_live(j);
     }
     j->n_synced = j->n_entry;
     free(records);
-    free(results);
     return exit_status;
 }
 
@@ -266,19 +354,28 @@ static int check_unfinished(const struct journal *j)
 {
     struct stat st;
 
-    if (j->ordered && !j->is_finished && !j->header && stat(j->path, &st) == 0) {
-        return fail(EXIT_INPUT,
-                    "%s: is there already, and no journal of it: give another name, or "
-                    "remove it",
-                    j->path);
+    return j->ordered && !j->header && stat(j->path, &st) == 0 ? fail_unknown(j->path) : EXIT_OK;
+}
+
+/* Both are locked: a job in order and one that is not share only the journal, which must not be
+ * touched before. */
+static int open_locked(struct journal *j)
+{
+    struct stat st;
+
+    int exit_status = lock(j->live_fd, j->live_path, false);
+    if (exit_status != EXIT_OK) {
+        return exit_status;
     }
-    if (j->is_finished && stat(j->path, &st) != 0) {
-        return fail(EXIT_INPUT,
-                    "%s: is gone, though %s says that it was finished: remove that to "
-                    "begin anew",
-                    j->path, j->journal_path);
+    exit_status = open_file(j->journal_path, &j->journal_fd);
+    if (exit_status == EXIT_OK) {
+        exit_status = lock(j->journal_fd, j->journal_path, true);
     }
-    return EXIT_OK;
+    j->is_mine = exit_status == EXIT_OK;
+    if (!j->is_mine && fstat(j->live_fd, &st) == 0 && st.st_size == 0) {
+        unlink(j->live_path);
+    }
+    return exit_status;
 }
 
 int journal_open(struct journal *j, const char *path, bool ordered, double sync_seconds)
@@ -290,11 +387,7 @@ int journal_open(struct journal *j, const char *path, bool ordered, double sync_
         exit_status = open_file(j->live_path, &j->live_fd);
     }
     if (exit_status == EXIT_OK) {
-        exit_status = lock(j->live_fd, j->live_path);
-        j->is_mine = exit_status == EXIT_OK;
-    }
-    if (exit_status == EXIT_OK) {
-        exit_status = open_file(j->journal_path, &j->journal_fd);
+        exit_status = open_locked(j);
     }
     if (exit_status == EXIT_OK) {
         exit_status = adopt(j);
@@ -434,12 +527,6 @@ int journal_sync(struct journal *j, bool now)
 
 /* ------------------------------------------------------------------ in order */
 
-static int by_line(const void *a, const void *b)
-{
-    const struct journal_entry *x = a, *y = b;
-    return (x->line > y->line) - (x->line < y->line);
-}
-
 static int copy_entry(struct journal *j, const struct journal_entry *e, FILE *to)
 {
     char *text = malloc(e->bytes + 1);
@@ -488,9 +575,10 @@ int journal_finish(struct journal *j)
     sync_folder(j->path);
     const off_t end = lseek(j->journal_fd, 0, SEEK_END);
     exit_status = write_all(j->journal_fd, j->journal_path, mark, sizeof mark - 1, (uint64_t)end);
-    if (exit_status == EXIT_OK && fsync(j->journal_fd) == 0) {
-        j->is_finished = true;
+    if (exit_status == EXIT_OK && fsync(j->journal_fd) != 0) {
+        exit_status = fail_errno(j->journal_path);
     }
+    j->is_finished = exit_status == EXIT_OK;
     return exit_status;
 }
 

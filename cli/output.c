@@ -134,6 +134,17 @@ static int follow(const char *path, char *target, bool *descriptor)
     return 0;
 }
 
+int output_target(const char *path, char *target)
+{
+    bool descriptor;
+    const int error = follow(path, target, &descriptor);
+
+    if (!error && descriptor) {
+        strcpy(target, path); /* what is open need not have a name */
+    }
+    return error;
+}
+
 /* ------------------------------------------------------------------ open */
 
 static int fail_create(const char *path, int error)

@@ -81,6 +81,27 @@ grep -v -e '^not' -e '^{"body' -e again -e both -e hot -e '"n"' -e url -e '"hot"
 expect 2 'wrong2: line [0-9]: ' "$numoe" batch -q --strict -i "$tmp/wrong2" -o "$tmp/strict"
 test ! -s "$tmp/strict" || complain '--strict wrote a result'
 
+# ---- what would change the answer and is not known is not ignored, of whatever type; zeros are no blank line
+{
+    printf '\357\273\277{"custom_id": "mark", "body": {"prompt": "x", "max_tokens": 1}}\r\n'
+    i=0
+    for member in '"logit_bias": "x"' '"presence_penalty": "0.5"' '"frequency_penalty": true' \
+        '"response_format": "json"' '"response_format": []' '"tool_choice": "required"' '"suffix": "x"' \
+        '"min_tokens": 5' '"stop_token_ids": [5]' '"guided_json": {"type": "object"}' '"chat_template_kwargs": 3'; do
+        i=$((i + 1))
+        echo "{\"custom_id\": \"m$i\", \"body\": {\"prompt\": \"x\", $member}}"
+    done
+    printf '\0\0\0\n'
+    printf '%s\n' '{"custom_id": "a\u0000b", "body": {"prompt": "x"}}'
+    echo '{"custom_id": "none", "body": {"prompt": "x", "max_tokens": 1, "min_tokens": 0, "stop_token_ids": [],' \
+        '"suffix": "", "logit_bias": {}, "tool_choice": "auto", "response_format": {"type": "text"}, "presence_penalty": 0}}'
+} >"$tmp/members"
+batch -i "$tmp/members" -o "$tmp/out2" || complain "members: status $?: $(cat "$tmp/err")"
+has '"custom_id":"(mark|none)",.*"status_code":200' 2 "$tmp/out2"
+has '"custom_id":"m[0-9]+",.*"status_code":400,.*(is not supported|is no object)' 11 "$tmp/out2"
+has '"custom_id":null,.*line 13 is not JSON' 1 "$tmp/out2"
+has '"custom_id":null,.*line 14 has a custom_id with a zero byte' 1 "$tmp/out2"
+
 # ---- files that are not those of this job
 expect 2 'no regular file' "$numoe" batch -q -i "$tmp/in" -o /dev/null
 expect 2 'no regular file' "$numoe" batch -q -i /dev/null -o "$tmp/x"
@@ -101,12 +122,61 @@ sed '1s/status_code":200/status_code":999/' "$tmp/all" >"$tmp/forged"
 sed '$d' "$tmp/all.journal" >"$tmp/forged.journal"
 expect 2 'does not hold the result of line' "$numoe" batch -q -i "$tmp/in" -o "$tmp/forged"
 
+# ---- a journal that is somebody else's, or damaged: said, and nothing is touched
+for text in 'mine, without a newline' '{"mine": 1}
+and more'; do
+    printf %s "$text" >"$tmp/new.journal"
+    expect 2 'new.journal: is no journal of numoe batch' "$numoe" batch -q -i "$tmp/in" -o "$tmp/new"
+    test "$(cat "$tmp/new.journal")" = "$text" || complain "changed: $(cat "$tmp/new.journal")"
+    test -e "$tmp/new" && complain 'results of nothing'
+done
+printf '{"numoe":"batch' >"$tmp/new.journal"
+batch -i "$tmp/in" -o "$tmp/new" || complain "a torn first line: $(cat "$tmp/err")"
+same_set "$tmp/all" "$tmp/new" 'a torn first line'
+damage() { # PATTERN: status 2, and the results are as they were
+    cp "$tmp/all" "$tmp/damaged"
+    expect 2 "$1" "$numoe" batch -q -i "$tmp/in" -o "$tmp/damaged"
+    same "$tmp/all" "$tmp/damaged" "$1"
+}
+awk 'NR < 3; NR == 2 { print $1 + 1, $3, "18446744073709551615", $4 }' "$tmp/all.journal" >"$tmp/damaged.journal"
+damage 'damaged.journal: line 3 is damaged'
+{ cat "$tmp/all.journal" && echo ordered; } >"$tmp/damaged.journal"
+damage 'damaged.journal: line 14 is damaged'
+sed '$d' "$tmp/ordered" >"$tmp/shorter" && cp "$tmp/ordered.journal" "$tmp/shorter.journal"
+expect 2 'shorter: does not hold the result of line 12' "$numoe" batch -q -i "$tmp/in" -o "$tmp/shorter" --ordered
+mkfifo "$tmp/fifo"
+expect 2 'fifo: is no regular file' timeout 20 "$numoe" batch -q -i "$tmp/fifo" -o "$tmp/x"
+expect 2 "'': cannot be written" "$numoe" batch -q -i "$tmp/in" -o ''
+
+# ---- a link to where results are to be: the same job by either name, from the beginning
+ln -s behind "$tmp/link"
+batch -i "$tmp/in" -o "$tmp/link" || complain "a link: $(cat "$tmp/err")"
+sed -i '$d' "$tmp/behind.journal"
+batch -i "$tmp/in" -o "$tmp/link" || complain "a link again: $(cat "$tmp/err")"
+same_set "$tmp/all" "$tmp/behind" 'a link'
+
+# ---- in order and not, at one time, before either has a journal's first line
+flock "$tmp/both.journal" "$numoe" batch -q -i "$tmp/in" -o "$tmp/both" 2>"$tmp/err" && complain 'both at one time'
+grep -q 'both.journal: another job is writing' "$tmp/err" || complain "both: $(cat "$tmp/err")"
+test -e "$tmp/both" && complain 'results of a job that did not begin'
+
+# ---- nobody reads the progress any more: the job goes on
+(
+    "$numoe" batch -i "$tmp/in" -o "$tmp/unread" 2>&1
+    echo $? >"$tmp/unread.status"
+) </dev/null | true
+test "$(cat "$tmp/unread.status")" = 0 || complain "unread: status $(cat "$tmp/unread.status")"
+same_set "$tmp/all" "$tmp/unread" 'unread'
+
 # ---- time
 expect 75 'time of the job is over; the same command goes on' "$numoe" batch -q -i "$tmp/in" -o "$tmp/late" --time-left 0:05
 SLURM_JOB_END_TIME=$(($(date +%s) + 5)) expect 75 'time of the job' "$numoe" batch -q -i "$tmp/in" -o "$tmp/late"
 batch -i "$tmp/in" -o "$tmp/late" --time-left 1-00:00:00 || complain "a day: $(cat "$tmp/err")"
 same_set "$tmp/all" "$tmp/late" 'after a job without time'
-expect 2 "neither seconds nor" "$numoe" batch -q -i "$tmp/in" -o "$tmp/x" --time-left soon
+for time in soon -5 ' 5' 99999999999999999999 1:-2 1-2 :1 1:2:3:4; do
+    expect 2 "neither seconds nor" "$numoe" batch -q -i "$tmp/in" -o "$tmp/x" --time-left "$time"
+done
+PBS_WALLTIME=4:00:00 expect 0 'PBS_WALLTIME is "4:00:00", expected seconds' "$numoe" batch -q -i "$tmp/in" -o "$tmp/all"
 expect 2 "is not K/N" "$numoe" batch -q -i "$tmp/in" -o "$tmp/x" --shard 1
 
 # ---- the job script for PBS, with a qsub that notes what it is asked
