@@ -325,7 +325,7 @@ int job_run(const struct batch_options *o)
     numoe_engine_params params = o->model.params;
     const double began = now_seconds();
 
-    job_init();
+    job_init(team_is_alone(o));
     int exit_status = team_join(&job, &params);
     if (exit_status == EXIT_OK && team_is_root(&job)) {
         set_end(&job, began);

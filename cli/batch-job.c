@@ -11,11 +11,17 @@
 /* Sync: atomic; set by the handler, read between steps. */
 static atomic_int asked;
 static atomic_bool is_idle = true;
+static bool is_alone; /* set before there is a handler */
 
 /* The second request in a row is impatience: what the journal has is safe. */
 static void on_signal(int sig)
 {
+    static const char text[] = "numoe: stopped by a signal; the same command goes on\n";
+
     if (atomic_load(&is_idle) || atomic_exchange(&asked, sig)) {
+        if (is_alone) { /* all ranks have the signal: what ends them says so */
+            (void)!write(STDERR_FILENO, text, sizeof text - 1);
+        }
         output_remove_unfinished();
         _exit(EXIT_RESUME);
     }
@@ -28,11 +34,12 @@ static void on_pipe(int sig)
     (void)sig;
 }
 
-void job_init(void)
+void job_init(bool alone)
 {
     const struct sigaction pipe = {.sa_handler = on_pipe, .sa_flags = SA_RESTART};
     static const int stopping[] = {SIGTERM, SIGINT, SIGUSR1, SIGUSR2, SIGHUP, SIGXCPU};
 
+    is_alone = alone;
     for (size_t i = 0; i < sizeof stopping / sizeof stopping[0]; i++) {
         struct sigaction old, new = {.sa_handler = on_signal, .sa_flags = SA_RESTART};
         if (sigaction(stopping[i], NULL, &old) == 0 && old.sa_handler != SIG_IGN) {

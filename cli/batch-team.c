@@ -98,13 +98,18 @@ static unsigned find_other(struct team *t, uint64_t own)
     return r;
 }
 
+bool team_is_alone(const struct batch_options *o)
+{
+    return o->n_shard > 1 || !cluster_is_wanted();
+}
+
 int team_join(struct batch_job *job, numoe_engine_params *params)
 {
     struct team *t;
     numoe_error err;
     char who[48];
 
-    if (job->o->n_shard > 1 || !cluster_is_wanted()) {
+    if (team_is_alone(job->o)) {
         return !job->o->expert_parallel
                    ? EXIT_OK
                    : fail(EXIT_INPUT,

@@ -11,6 +11,8 @@
 
 #include "cli/batch.h"
 
+/* Nobody else was started for this job. */
+bool team_is_alone(const struct batch_options *o);
 /* Joins the other ranks if there are any: job->team, or NULL. The part of this machine that is this
  * rank's goes to *params. An exit status that all ranks have, as of the next three. */
 int team_join(struct batch_job *job, numoe_engine_params *params);

@@ -123,8 +123,8 @@ void job_report_end(const struct batch_job *job);
  */
 
 /* From here on SIGTERM, SIGINT, SIGUSR1 and their like ask for a stop; while `idle` (nothing was
- * evaluated yet) they end the program at once, with EXIT_RESUME. */
-void job_init(void);
+ * evaluated yet) they end the program at once, with EXIT_RESUME; who is alone says so. */
+void job_init(bool alone);
 void job_set_idle(bool idle);
 /* The signal that asked, or 0. */
 int job_signal(void);

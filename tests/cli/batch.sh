@@ -160,6 +160,16 @@ flock "$tmp/both.journal" "$numoe" batch -q -i "$tmp/in" -o "$tmp/both" 2>"$tmp/
 grep -q 'both.journal: another job is writing' "$tmp/err" || complain "both: $(cat "$tmp/err")"
 test -e "$tmp/both" && complain 'results of a job that did not begin'
 
+# ---- a signal before there is anything to answer
+awk 'BEGIN { for (; i < 20000; i++) printf "{\"custom_id\": \"%d\", \"body\": {\"prompt\": \"x\"}}\n", i }' >"$tmp/lots"
+(exec "$numoe" batch -q -i "$tmp/lots" -o "$tmp/early" 2>"$tmp/err" </dev/null) &
+pid=$!
+for _ in $(seq 1000); do test -e "$tmp/early.journal" && break; sleep 0.01; done
+kill -TERM $pid
+wait $pid
+test $? -eq 75 || complain "status $? after an early signal: $(cat "$tmp/err")"
+grep -Eq '^numoe: stopped' "$tmp/err" || complain "an early signal: $(cat "$tmp/err")"
+
 # ---- nobody reads the progress any more: the job goes on
 (
     "$numoe" batch -i "$tmp/in" -o "$tmp/unread" 2>&1
