@@ -46,7 +46,7 @@ until_moment()
         sleep "$(random 200 | awk '{ print $1 / 1000 }')"
         return
     fi
-    known=$(awk 'END { print NR > 1 ? NR - 1 : 0 }' "$1.journal" 2>/dev/null)
+    known=$(awk 'END { print (NR > 1 ? NR - 1 : 0) }' "$1.journal" 2>/dev/null)
     test "$3" -eq "${known:-0}" || wait_for_results "$1" "$2" -ne "$3"
     wait_for_results "$1" "$2" -ge $((${known:-0} + 1 + $(random $((2 * n_request / n_kill)))))
 }
