@@ -8,7 +8,11 @@
  *
  *   guest watch MODEL
  *
- * runs the model while its pages are moved and CPUs and nodes are taken away.
+ * runs the model while its pages are moved and CPUs and nodes are taken away. Or, on two nodes:
+ *
+ *   guest balance
+ *
+ * reads from node 0 what was bound to node 1 while the kernel balances (status 77: it cannot).
  *
  * Traps of kernels, hwloc and libnuma that were met on such machines, and what tests them here
  * (guest.c, check-numa) or on made-up machines (tests/unit):
@@ -29,7 +33,7 @@
  *   page cache follows the CPU that faults       apart; weights are read into bound memory
  *   own pages move without privilege, others     watch: moved pages are noticed
  *   untouched pages have no node: no error       audit: touched_pages_are_local_and_others_absent
- *   balancing moves unbound memory               doctor: balancing; audit_cause
+ *   balancing moves unbound memory               check-numa balance; doctor: balancing; audit_cause
  *   mlock limits are small                       doctor: locked memory; nothing is locked
  *   sched_getaffinity with a small mask: EINVAL  topo: this_machine (masks grow)
  *   over memory.max: killed                      check_full limit; check-numa disk
@@ -278,6 +282,117 @@ static void stop_balancing(void)
     }
 }
 
+/* ------------------------------------------------------------------ while the kernel balances */
+
+#define BALANCE_LEAST_S 4.0  /* the kernel begins to look after a second of a thread's work */
+#define BALANCE_MOST_S  18.0 /* and is slow about it where CPUs are emulated */
+
+static bool run_on(const struct topo_node *node)
+{
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    for (unsigned i = 0; i < node->n_pu; i++) {
+        CPU_SET(node->pu[i], &set);
+    }
+    return sched_setaffinity(0, sizeof(set), &set) == 0;
+}
+
+static unsigned long long pages_migrated(void)
+{
+    char line[128];
+    unsigned long long n = 0;
+    FILE *f = fopen("/proc/vmstat", "r");
+    while (f != NULL && fgets(line, sizeof(line), f) != NULL) {
+        sscanf(line, "numa_pages_migrated %llu", &n);
+    }
+    if (f != NULL) {
+        fclose(f);
+    }
+    return n;
+}
+
+static double now_s(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+/* Reads both over and over until as many pages have moved as unbound has, and for a while. Returns
+ * how many have moved. */
+static unsigned long long read_from_afar(const volatile char *bound, const volatile char *unbound)
+{
+    const unsigned long long before = pages_migrated();
+    const double begin = now_s();
+    unsigned long long moved = 0;
+    while (now_s() - begin < BALANCE_LEAST_S ||
+           (moved < FILL_BYTES / 4096 && now_s() - begin < BALANCE_MOST_S)) {
+        for (size_t i = 0; i < FILL_BYTES; i += 64) {
+            (void)bound[i];
+            (void)unbound[i];
+        }
+        moved = pages_migrated() - before;
+    }
+    return moved;
+}
+
+/* Memory that is not bound goes to the thread that reads it: so the kernel does balance here, and
+ * what stays has stayed because it is bound. */
+static void check_balance(const struct topo *topo)
+{
+    struct node_arena *arena = NULL;
+    struct audit sum = {0};
+    numoe_error err = {.text = "no memory"};
+    char *bound = NULL, *unbound = NULL, text[128];
+    bool good = run_on(&topo->node[1]) && /* so both begin there */
+                posix_memalign((void **)&unbound, 2 * MIB, FILL_BYTES) == 0 &&
+                node_arena_new(topo, 1, "balance", &arena, &err) == NUMOE_OK &&
+                node_arena_alloc(arena, FILL_BYTES, &bound, &err) == NUMOE_OK;
+    ok(good, "memory on node 1", err.text);
+    if (good) {
+        memset(bound, 1, FILL_BYTES);
+        memset(unbound, 1, FILL_BYTES);
+        good = run_on(&topo->node[0]);
+        const unsigned long long moved = read_from_afar(bound, unbound);
+        snprintf(text, sizeof(text), "%llu pages were moved", moved);
+        ok(good && moved >= FILL_BYTES / 4096 / 2, "the kernel moves what is not bound", text);
+        printf("# %s\n", text);
+        audit_arena(topo, arena, &sum);
+        snprintf(text, sizeof(text), "%zu pages local, %zu remote, %zu absent", (size_t)sum.n_local,
+                 (size_t)sum.n_remote, (size_t)sum.n_absent);
+        ok(!sum.is_unknown && sum.n_remote == 0 && sum.n_absent == 0 &&
+               sum.n_local == FILL_BYTES / 4096,
+           "bound pages stay on node 1", text);
+    }
+    node_arena_free(arena);
+    free(unbound);
+}
+
+static bool put(const char *path, const char *text)
+{
+    FILE *f = fopen(path, "w");
+    bool good = f != NULL && fputs(text, f) >= 0;
+    return (f == NULL || fclose(f) == 0) && good;
+}
+
+static int balance(void)
+{
+    struct topo *topo;
+    numoe_error err;
+    if (!put("/proc/sys/kernel/numa_balancing", "1")) {
+        printf("this kernel does not balance (CONFIG_NUMA_BALANCING)\n");
+        return 77;
+    }
+    if (topo_load(NULL, &topo, &err) != NUMOE_OK || topo->n_node != 2) {
+        printf("Bail out! a machine of two nodes is needed\n");
+        return 1;
+    }
+    check_balance(topo);
+    topo_free(topo);
+    printf("1..%u\n", n_test);
+    return n_bad > 0;
+}
+
 /* ------------------------------------------------------------------ while a model runs */
 
 static char logged[4096];
@@ -288,13 +403,6 @@ static void keep_log(void *arg, numoe_log_level level, const char *line)
     strncat(logged, line, sizeof(logged) - strlen(logged) - 1);
     strncat(logged, "|", sizeof(logged) - strlen(logged) - 1);
     printf("# %s\n", line);
-}
-
-static bool put(const char *path, const char *text)
-{
-    FILE *f = fopen(path, "w");
-    bool good = f != NULL && fputs(text, f) >= 0;
-    return (f == NULL || fclose(f) == 0) && good;
 }
 
 /* Logits after a few tokens, a look later than the last. */
@@ -444,9 +552,13 @@ int main(int argc, char **argv)
     if (argc == 3 && strcmp(argv[1], "watch") == 0) {
         return watch(argv[2]);
     }
+    if (argc == 2 && strcmp(argv[1], "balance") == 0) {
+        return balance();
+    }
     if (argc < 5) {
         fprintf(stderr, "usage: guest NODES MEMORY-NODES CORES FAR-CORES [limit]\n"
-                        "       guest watch MODEL\n");
+                        "       guest watch MODEL\n"
+                        "       guest balance\n");
         return 2;
     }
     if (topo_load(NULL, &topo, &err) != NUMOE_OK || topo->n_core > MAX_WORKER ||
