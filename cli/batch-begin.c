@@ -57,13 +57,14 @@ json_t *job_describe_options(const struct batch_options *o)
 
     snprintf(hash, sizeof hash, "%016" PRIx64,
              template ? journal_hash(0, template, strlen(template)) : 0);
-    return json_pack("{s:f, s:f, s:f, s:f, s:i, s:i, s:I, s:I, s:b, s:i, s:s, s:I, s:I}",
+    return json_pack("{s:f, s:f, s:f, s:f, s:i, s:i, s:I, s:I, s:b, s:i, s:s, s:I, s:I, s:I}",
                      "temperature", (double)p->temperature, "top_p", (double)p->top_p, "min_p",
                      (double)p->min_p, "repetition_penalty", (double)p->repeat_penalty, "top_k",
                      (int)p->top_k, "repeat_last", (int)p->repeat_last, "seed", (json_int_t)p->seed,
                      "tokens", (json_int_t)o->max_tokens, "ignore_eog", o->ignore_eog, "ctx",
                      (int)o->params.n_ctx, "chat_template", hash, "shard", (json_int_t)o->shard,
-                     "shards", (json_int_t)o->n_shard);
+                     "shards", (json_int_t)o->n_shard, "defer",
+                     (json_int_t)o->model.params.defer_experts);
 }
 
 /* All that results depend on. Kernels of another instruction set round otherwise. */
@@ -82,7 +83,6 @@ static int begin_journal(struct batch_job *job)
     return exit_status;
 }
 
-/* Without the model, which need not be loaded if all is done. */
 static int check_input(struct batch_job *job)
 {
     json_t *now = describe_input(job);
@@ -93,6 +93,43 @@ static int check_input(struct batch_job *job)
     return same ? EXIT_OK
                 : fail(EXIT_INPUT, "%s: has changed since %s was begun: give another -o",
                        job->in.path, job->j.path);
+}
+
+/* As the journal has it, but for the size of the file, where that can be told: a job that is done
+ * needs no model any more. NULL: nothing to compare. */
+static json_t *describe_model_file(const struct batch_job *job)
+{
+    const char *path = job->o->model.params.model_path;
+    json_t *then = json_object_get(job->j.header, "model");
+    struct stat st = {0};
+
+    if (!json_is_object(then) || (path && stat(path, &st) != 0)) {
+        return NULL;
+    }
+    json_t *now = json_copy(then);
+    json_object_set_new(now, "bytes", json_integer((json_int_t)st.st_size));
+    return now;
+}
+
+/* What can be told without the model, which need not be loaded if all is done, and takes its time
+ * if not. */
+static int check_job(struct batch_job *job)
+{
+    json_t *then = json_object_get(job->j.header, "options");
+
+    int exit_status = check_input(job);
+    if (exit_status != EXIT_OK || !job->j.header) {
+        return exit_status;
+    }
+    if (json_is_object(then) && !json_object_get(then, "defer")) {
+        json_object_set_new(then, "defer", json_integer(0)); /* of a version that did not note it */
+    }
+    json_t *want = json_pack("{s:o, s:o*}", "options", job_describe_options(job->o), "model",
+                             describe_model_file(job));
+    exit_status = want ? journal_check(&job->j, want, NULL)
+                       : fail(EXIT_LACKING, "%s: no memory", job->j.journal_path);
+    json_decref(want);
+    return exit_status;
 }
 
 /* ------------------------------------------------------------------ what is to be done */
@@ -254,7 +291,7 @@ static int open_files(struct batch_job *job)
         exit_status = journal_open(&job->j, job->o->output, job->o->ordered, job->o->sync_seconds);
     }
     if (exit_status == EXIT_OK) {
-        exit_status = check_input(job);
+        exit_status = check_job(job);
     }
     if (exit_status != EXIT_OK) {
         return exit_status;

@@ -71,7 +71,6 @@ static uint64_t hash_command(const struct batch_options *o)
     hash = hash_text(hash, o->output);
     hash = hash_text(hash, o->ordered ? "ordered" : "");
     hash = hash_text(hash, text ? text : "");
-    hash = journal_hash(hash, &params->defer_experts, sizeof params->defer_experts);
     hash = hash_text(hash, o->expert_parallel ? "expert-parallel" : "");
     if (o->expert_parallel) {
         hash = journal_hash(hash, &params->chunk_tokens, sizeof params->chunk_tokens);

@@ -420,46 +420,122 @@ static int write_header(struct journal *j, json_t *want)
     return exit_status;
 }
 
-static int differs(const struct journal *j, const char *key, const json_t *old, const json_t *new,
-                   bool is_lenient)
+/* As short as it can be read back: most numbers of a job were floats. */
+static void print_real(FILE *to, double x)
+{
+    char text[32];
+
+    for (int digits = 6; digits <= 9; digits++) {
+        snprintf(text, sizeof text, "%.*g", digits, x);
+        if ((float)strtod(text, NULL) == (float)x) {
+            break;
+        }
+    }
+    fputs(text, to);
+}
+
+static void print_value(FILE *to, const json_t *value)
+{
+    char *text = json_is_real(value) ? NULL : json_dumps(value, JSON_ENCODE_ANY | JSON_COMPACT);
+
+    if (json_is_real(value)) {
+        print_real(to, json_real_value(value));
+    } else {
+        fputs(text ? text : "none", to);
+    }
+    free(text);
+}
+
+/* "seed 0, now it is 5" after what is there; of a template the journal has only a hash. */
+static void print_difference(FILE *to, const char *part, const char *key, const json_t *old,
+                             const json_t *new)
+{
+    fputs(ftello(to) > 0 ? ", " : "", to);
+    if (strcmp(key, "chat_template") == 0) {
+        fputs("another chat template", to);
+        return;
+    }
+    if (part && strcmp(part, "options") != 0) {
+        fprintf(to, "%s ", part);
+    }
+    fprintf(to, "%s ", key);
+    print_value(to, old);
+    fputs(", now it is ", to);
+    print_value(to, new);
+}
+
+/* Of objects, the members that are not the same. */
+static void print_differences(FILE *to, const char *part, json_t *old, json_t *new)
+{
+    const char *key;
+    json_t *value;
+
+    if (!json_is_object(old) || !json_is_object(new)) {
+        print_difference(to, NULL, part, old, new);
+        return;
+    }
+    json_object_foreach(new, key, value)
+    {
+        if (!json_equal(json_object_get(old, key), value)) {
+            print_difference(to, part, key, json_object_get(old, key), value);
+        }
+    }
+    json_object_foreach(old, key, value)
+    {
+        if (!json_object_get(new, key)) {
+            print_difference(to, part, key, value, NULL);
+        }
+    }
+}
+
+static void warn_difference(const struct journal *j, const char *key, const json_t *old,
+                            const json_t *new)
 {
     char *a = json_dumps(old, JSON_ENCODE_ANY | JSON_COMPACT);
     char *b = json_dumps(new, JSON_ENCODE_ANY | JSON_COMPACT);
-    int exit_status = EXIT_OK;
 
-    if (is_lenient) {
-        warn("%s began with %s %s, now it is %s: results may differ in rounding", j->path, key,
-             a ? a : "none", b ? b : "none");
-    } else {
-        exit_status = fail(EXIT_INPUT,
-                           "%s: was begun with %s %s, now it is %s: go on as it began, or give "
-                           "another -o",
-                           j->path, key, a ? a : "none", b ? b : "none");
-    }
+    warn("%s began with %s %s, now it is %s: results may differ in rounding", j->path, key,
+         a ? a : "none", b ? b : "none");
     free(a);
     free(b);
+}
+
+int journal_check(const struct journal *j, json_t *want, const char *lenient)
+{
+    char *text = NULL;
+    size_t bytes = 0;
+    FILE *to = open_memstream(&text, &bytes);
+    const char *key;
+    json_t *value;
+
+    if (!to) {
+        return fail(EXIT_LACKING, "%s: no memory", j->journal_path);
+    }
+    json_object_foreach(want, key, value)
+    {
+        json_t *old = json_object_get(j->header, key);
+        if (!j->header || json_equal(old, value)) {
+            continue;
+        }
+        if (lenient && strcmp(key, lenient) == 0) {
+            warn_difference(j, key, old, value);
+        } else {
+            print_differences(to, key, old, value);
+        }
+    }
+    fclose(to);
+    const int exit_status = bytes == 0 ? EXIT_OK
+                                       : fail(EXIT_INPUT,
+                                              "%s: the job was begun with %s: go on as it began, "
+                                              "or give another -o",
+                                              j->path, text);
+    free(text);
     return exit_status;
 }
 
 int journal_begin(struct journal *j, json_t *want, const char *lenient)
 {
-    const char *key;
-    json_t *value;
-
-    if (!j->header) {
-        return write_header(j, want);
-    }
-    json_object_foreach(want, key, value)
-    {
-        const json_t *old = json_object_get(j->header, key);
-        if (!json_equal(old, value)) {
-            const int exit_status = differs(j, key, old, value, strcmp(key, lenient) == 0);
-            if (exit_status != EXIT_OK) {
-                return exit_status;
-            }
-        }
-    }
-    return EXIT_OK;
+    return j->header ? journal_check(j, want, lenient) : write_header(j, want);
 }
 
 /* ------------------------------------------------------------------ writing */

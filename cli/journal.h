@@ -43,7 +43,9 @@ uint64_t journal_hash(uint64_t hash, const void *data, size_t bytes);
  * status, as of all functions here. */
 int journal_open(struct journal *j, const char *path, bool ordered, double sync_seconds);
 /* That the job is the same as the one that began: every member of want, but for `lenient`, which
- * gets a warning. Of a new job, want becomes the header. */
+ * gets a warning (NULL: none). What differs is said. A new job is the same as any. */
+int journal_check(const struct journal *j, json_t *want, const char *lenient);
+/* The same; of a new job, want becomes the header. */
 int journal_begin(struct journal *j, json_t *want, const char *lenient);
 /* The result of a line of requests, with its newline. */
 int journal_put(struct journal *j, uint64_t line, const char *text, size_t bytes);

@@ -113,9 +113,28 @@ test "$(cat "$tmp/mine")" = mine || complain 'a file of somebody else was change
 test -e "$tmp/mine.journal" && complain 'a journal of nothing'
 expect 2 'in: has changed|wrong: has changed' "$numoe" batch -q -i "$tmp/wrong" -o "$tmp/all"
 cp "$tmp/all" "$tmp/fewer" && sed '$d' "$tmp/all.journal" >"$tmp/fewer.journal"
-expect 2 'begun with options' "$numoe" batch -q -i "$tmp/in" -o "$tmp/fewer" --temp 0.5
+for results in all fewer; do # a job that is done, and one that is not
+    other() { # PATTERN OPTION...
+        pattern=$1 && shift
+        expect 2 "$pattern: go on as it began, or give another -o$" "$numoe" batch -q -i "$tmp/in" -o "$tmp/$results" "$@"
+    }
+    other "/$results: the job was begun with seed 0, now it is 5" --seed 5
+    other 'begun with temperature 0.7, now it is 0.5, seed 0, now it is 5' --temp 0.5 --seed 5
+    other 'begun with defer 0, now it is 1' --defer 1
+    other 'begun with tokens 512, now it is 7' -n 7
+    other 'begun with another chat template' --chat-template chatml
+    other '(begun with|,) model bytes [0-9]+, now it is [0-9]+' -m "$fixture"
+done
+cp "$tmp/all" "$tmp/fewer" && sed '1s/,"defer":0//' "$tmp/all.journal" >"$tmp/fewer.journal"
+grep -q defer "$tmp/fewer.journal" && complain "a journal with defer: $(head -n 1 "$tmp/fewer.journal")"
+expect 0 'have a result already' "$numoe" batch -i "$tmp/in" -o "$tmp/fewer"
+expect 2 'begun with defer 0, now it is 2' "$numoe" batch -q -i "$tmp/in" -o "$tmp/fewer" --defer 2
+sed '$d' "$tmp/all.journal" | sed '1s/"kernels":"[a-z0-9]*"/"kernels":"other"/' >"$tmp/fewer.journal"
+expect 0 'began with kernels "other", now it is "' "$numoe" batch -q -i "$tmp/in" -o "$tmp/fewer"
+sed '$d' "$tmp/all.journal" | sed '1s/"name":"[^"]*"/"name":"other"/' >"$tmp/fewer.journal"
+expect 2 'begun with model name "other", now it is "[^,]*: go on' "$numoe" batch -q -i "$tmp/in" -o "$tmp/fewer"
+cp "$tmp/all" "$tmp/fewer" && sed '$d' "$tmp/all.journal" >"$tmp/fewer.journal"
 expect 2 'begun without --ordered' "$numoe" batch -q -i "$tmp/in" -o "$tmp/fewer" --ordered
-expect 2 'begun with model' "$numoe" batch -q -m "$fixture" -i "$tmp/in" -o "$tmp/fewer"
 batch -i "$tmp/in" -o "$tmp/fewer" || complain "one more: $(cat "$tmp/err")"
 same_set "$tmp/all" "$tmp/fewer" 'one that was missing'
 sed '1s/status_code":200/status_code":999/' "$tmp/all" >"$tmp/forged"
