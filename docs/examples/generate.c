@@ -3,6 +3,9 @@
  *     cc generate.c $(pkg-config --cflags --libs numoe) -o generate
  *     ./generate [MODEL.gguf [PROMPT]]
  *
+ * Where numoe has a PREFIX of its own: PKG_CONFIG_PATH=PREFIX/lib/pkgconfig for the first, and
+ * LD_LIBRARY_PATH=PREFIX/lib for the second, or -Wl,-rpath,PREFIX/lib among the arguments of cc.
+ *
  * Without a model the bundled one is taken. At the end stands what each node read of the weights.
  */
 #include <numoe/numoe.h>

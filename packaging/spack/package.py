@@ -1,11 +1,25 @@
-# Spack recipe of numoe. Put it into packages/numoe/ of a repository of your own:
+# Spack recipe of numoe. Put it into packages/numoe/ of a repository of your own. `spack repo create ~/spack-numoe
+# numoe` makes one, whose folder is, with Spack 1.0 or later,
 #
-#     spack repo create ~/spack-numoe numoe && mkdir -p ~/spack-numoe/packages/numoe
-#     cp package.py ~/spack-numoe/packages/numoe/ && spack repo add ~/spack-numoe
+#     repo=~/spack-numoe/spack_repo/numoe
+#
+# and with Spack 0.23
+#
+#     repo=~/spack-numoe
+#
+# Then
+#
+#     mkdir -p $repo/packages/numoe && cp package.py $repo/packages/numoe/ && spack repo add $repo
 #     cd FOLDER-OF-THE-TARBALL && spack install --no-checksum numoe +cuda cuda_arch=90
 import os
 
 from spack.package import *
+
+try:
+    from spack_repo.builtin.build_systems.autotools import AutotoolsPackage
+    from spack_repo.builtin.build_systems.cuda import CudaPackage
+except ImportError:
+    pass  # before Spack 1.0 they are in spack.package
 
 
 class Numoe(AutotoolsPackage, CudaPackage):
