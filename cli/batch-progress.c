@@ -78,3 +78,13 @@ void job_report_end(const struct batch_job *job)
                 info.n_preempted);
     }
 }
+
+uint64_t job_count_lost(const struct batch_job *job)
+{
+    const uint64_t n_kept = job->n_kept + team_n_kept(job);
+    numoe_batch_info info;
+
+    numoe_batch_get_info(job->batch, &info);
+    team_add_info(job, &info);
+    return info.n_generated > n_kept ? info.n_generated - n_kept : 0;
+}

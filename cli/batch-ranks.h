@@ -10,6 +10,7 @@ struct mate {
     numoe_batch_info info;
     double heard_seconds, told_seconds, step_seconds;
     size_t n_wanted;
+    uint64_t n_kept;
     bool is_lost, is_dead, said_bye; /* is_dead: it cannot come back */
 };
 

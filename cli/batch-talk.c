@@ -29,6 +29,7 @@ struct head {
     uint64_t line, number;
     double step_seconds;
     numoe_batch_info info; /* what the sender's batch has counted */
+    uint64_t n_kept;       /* as the sender's job has it */
 };
 
 /* ------------------------------------------------------------------ messages */
@@ -39,6 +40,7 @@ static void tell(struct batch_job *job, unsigned to, struct head head, const cha
     struct team *t = job->team;
 
     head.step_seconds = job->step_seconds;
+    head.n_kept = job->n_kept;
     if (job->batch) {
         numoe_batch_get_info(job->batch, &head.info);
     }
@@ -137,6 +139,7 @@ static int hear_mate(struct batch_job *job, unsigned from, const struct head *he
     mate->heard_seconds = now_seconds();
     mate->step_seconds = head->step_seconds;
     mate->info = head->info;
+    mate->n_kept = head->n_kept;
     switch (head->kind) {
     case KIND_ASK:
         mate->n_wanted = mate->is_lost ? 0 : head->number;
@@ -326,6 +329,16 @@ void team_add_info(const struct batch_job *job, numoe_batch_info *info)
         info->n_generated += mate->info.n_generated;
         info->n_preempted += mate->info.n_preempted;
     }
+}
+
+uint64_t team_n_kept(const struct batch_job *job)
+{
+    uint64_t n = 0;
+
+    for (unsigned r = 1; job->team && r < job->team->n; r++) {
+        n += job->team->mate[r].n_kept;
+    }
+    return n;
 }
 
 double team_step_seconds(const struct batch_job *job)

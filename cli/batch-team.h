@@ -50,6 +50,7 @@ void team_pause(struct batch_job *job, bool awake);
 int team_signal(const struct batch_job *job);
 /* Adds what the batches of the others have counted. */
 void team_add_info(const struct batch_job *job, numoe_batch_info *info);
+uint64_t team_n_kept(const struct batch_job *job);     /* the others' sum */
 double team_step_seconds(const struct batch_job *job); /* the longest of all ranks' last steps */
 
 /* Of the other ranks: asks for more requests if few wait; delivers the result of request i (text

@@ -207,6 +207,7 @@ static int collect(struct batch_job *job)
         const size_t i = (size_t)c.tag;
         struct batch_request *req = job->active[i];
         job->active[i] = NULL;
+        job->n_kept += c.n_generated;
         exit_status = c.status == NUMOE_OK
                           ? deliver(job, i, result_text(job->engine, req, i, &c), false)
                           : put_error(job, req, i, &c.error);
@@ -296,6 +297,25 @@ static int end(struct batch_job *job, int exit_status)
     return exit_status == EXIT_OK ? journal_sync(&job->j, true) : exit_status;
 }
 
+/* A run that has finished nothing has thrown everything away, and so will the next one like it. */
+static int stop(const struct batch_job *job, const char *reason)
+{
+    const uint64_t n_lost = job_count_lost(job);
+
+    if (job->n_done == job->n_before) {
+        return fail(EXIT_RESUME,
+                    "stopped: %s, and no request was finished: the same command would end the same "
+                    "way; give the job more time, or fewer requests at once by --max-seqs; tokens "
+                    "of unfinished answers thrown away: %" PRIu64,
+                    reason, n_lost);
+    }
+    return n_lost ? fail(EXIT_RESUME,
+                         "stopped: %s; the same command goes on; tokens of unfinished answers "
+                         "thrown away, to be made again: %" PRIu64,
+                         reason, n_lost)
+                  : fail(EXIT_RESUME, "stopped: %s; the same command goes on", reason);
+}
+
 int job_work(struct batch_job *job)
 {
     const char *reason = NULL;
@@ -316,7 +336,7 @@ int job_work(struct batch_job *job)
         return exit_status;
     }
     if (reason && job->n_done < job->n_total) {
-        return fail(EXIT_RESUME, "stopped: %s; the same command goes on", reason);
+        return stop(job, reason);
     }
     if (job->n_too_large) {
         return fail(EXIT_LACKING,

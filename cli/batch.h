@@ -85,6 +85,7 @@ struct batch_job {
     struct batch_request **active; /* [n_line] of submitted ones */
     size_t next;                   /* no line before it is open */
     size_t n_open, n_total, n_before, n_done, n_error, n_too_large;
+    uint64_t n_kept;     /* tokens of this process's finished answers */
     char too_large[512]; /* why the last request that needs more memory than there is does */
     double start_seconds, end_seconds, step_seconds, next_report;
     bool on_terminal;
@@ -118,6 +119,8 @@ void job_free_requests(struct batch_job *job);
 void job_begin_progress(struct batch_job *job);
 void job_report_progress(struct batch_job *job);
 void job_report_end(const struct batch_job *job);
+/* Tokens of answers that were begun, and are not finished, of all processes. */
+uint64_t job_count_lost(const struct batch_job *job);
 
 /* ------------------------------------------------------------------ the batch system (batch-job.c)
  */

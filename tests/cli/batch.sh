@@ -197,8 +197,20 @@ grep -Eq '^numoe: stopped' "$tmp/err" || complain "an early signal: $(cat "$tmp/
 test "$(cat "$tmp/unread.status")" = 0 || complain "unread: status $(cat "$tmp/unread.status")"
 same_set "$tmp/all" "$tmp/unread" 'unread'
 
+# ---- stopped at work: what is thrown away is told, and it is what was generated and is in no result
+make_requests 120 >"$tmp/many"
+("$numoe" batch --sync 0 --max-seqs 16 -i "$tmp/many" -o "$tmp/stopped" 2>"$tmp/err" </dev/null & echo $! >"$tmp/pid"; wait $!; echo $? >"$tmp/status") &
+for _ in $(seq 1000); do test -s "$tmp/stopped" && break; sleep 0.01; done
+kill -TERM "$(cat "$tmp/pid")"
+wait $!
+test "$(cat "$tmp/status")" -eq 75 || complain "stopped: status $(cat "$tmp/status"): $(cat "$tmp/err")"
+made=$(sed -n 's/^generated *\([0-9]*\) tokens.*/\1/p' "$tmp/err")
+kept=$(sed 's/.*"completion_tokens":\([0-9]*\).*/\1/' "$tmp/stopped" | awk '{ n += $1 } END { print n + 0 }')
+test "$((made - kept))" -gt 0 || complain "$made tokens, $kept kept"
+has "^numoe: stopped: Terminated; the same command goes on; tokens of unfinished answers thrown away, to be made again: $((made - kept))\$" 1 "$tmp/err"
+
 # ---- time
-expect 75 'time of the job is over; the same command goes on' "$numoe" batch -q -i "$tmp/in" -o "$tmp/late" --time-left 0:05
+expect 75 'time of the job is over, and no request was finished: the same command would end the same way; give .* --max-seqs; .* away: 0$' "$numoe" batch -q -i "$tmp/in" -o "$tmp/late" --time-left 0:05
 SLURM_JOB_END_TIME=$(($(date +%s) + 5)) expect 75 'time of the job' "$numoe" batch -q -i "$tmp/in" -o "$tmp/late"
 batch -i "$tmp/in" -o "$tmp/late" --time-left 1-00:00:00 || complain "a day: $(cat "$tmp/err")"
 same_set "$tmp/all" "$tmp/late" 'after a job without time'
