@@ -183,16 +183,16 @@ static int check_line(struct batch_job *job, size_t i, json_t *seen)
             json_object_set_new(seen, req.custom_id, json_integer((json_int_t)i + 1));
         }
     }
-    if (job->o->strict && (req.error.status != NUMOE_OK || job->same_id[i])) {
-        exit_status =
-            req.error.status != NUMOE_OK
-                ? fail(EXIT_INPUT, "%s: line %zu: %s", job->in.path, i + 1, req.error.text)
-                : fail(EXIT_INPUT, "%s: line %zu: custom_id is that of line %zu", job->in.path,
-                       i + 1, job->same_id[i]);
+    if (job->o->strict && req.error.status != NUMOE_OK) {
+        job_tell_wrong(job, i, req.error.text);
+    } else if (job->o->strict && job->same_id[i]) {
+        char why[64];
+        snprintf(why, sizeof why, "custom_id is that of line %zu", job->same_id[i]);
+        job_tell_wrong(job, i, why);
     }
     request_fini(&req);
     free(line.data);
-    return exit_status;
+    return EXIT_OK;
 }
 
 /* Every line once, before anything is loaded: who has whose custom_id, and what is wrong. */
@@ -207,7 +207,7 @@ static int check_lines(struct batch_job *job)
         }
     }
     json_decref(seen);
-    return exit_status;
+    return exit_status == EXIT_OK ? job_end_wrong(job) : exit_status;
 }
 
 /* ------------------------------------------------------------------ beginning and end */
@@ -254,11 +254,11 @@ static int open_batch(struct batch_job *job, const numoe_engine_params *params)
         report_engine(job->engine);
         report_sampling(&job->o->sampling);
     }
+    if (exit_status == EXIT_OK && is_root && job->o->strict) {
+        exit_status = job_check_prompts(job); /* before there is a job to which they belong */
+    }
     if (exit_status == EXIT_OK && is_root) {
         exit_status = begin_journal(job);
-    }
-    if (exit_status == EXIT_OK && is_root && job->o->strict) {
-        exit_status = job_check_prompts(job);
     }
     if (exit_status == EXIT_OK &&
         numoe_batch_new(job->engine, &job->o->params, &job->batch, &err) != NUMOE_OK) {

@@ -1,10 +1,12 @@
 /* What a batch says of how far it is: a line that changes on a terminal, one a minute elsewhere. */
 #include <inttypes.h>
+#include <string.h>
 
 #include "cli/batch-team.h"
 
 #define LOG_SECONDS      60.0
 #define TERMINAL_SECONDS 0.5
+#define MAX_WRONG        10 /* requests that are told of one by one */
 
 void job_begin_progress(struct batch_job *job)
 {
@@ -87,4 +89,28 @@ uint64_t job_count_lost(const struct batch_job *job)
     numoe_batch_get_info(job->batch, &info);
     team_add_info(job, &info);
     return info.n_generated > n_kept ? info.n_generated - n_kept : 0;
+}
+
+/* What has no custom_id names its line itself. */
+void job_tell_wrong(struct batch_job *job, size_t i, const char *why)
+{
+    char line[32];
+
+    snprintf(line, sizeof line, "line %zu ", i + 1);
+    if (++job->n_wrong > MAX_WRONG) {
+        return;
+    }
+    if (strncmp(why, line, strlen(line)) == 0) {
+        (void)fail(EXIT_INPUT, "%s: %s", job->in.path, why);
+    } else {
+        (void)fail(EXIT_INPUT, "%s: line %zu: %s", job->in.path, i + 1, why);
+    }
+}
+
+int job_end_wrong(const struct batch_job *job)
+{
+    if (job->n_wrong > MAX_WRONG) {
+        (void)fail(EXIT_INPUT, "%s: and %zu more", job->in.path, job->n_wrong - MAX_WRONG);
+    }
+    return job->n_wrong ? EXIT_INPUT : EXIT_OK;
 }

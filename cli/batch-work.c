@@ -171,29 +171,44 @@ static int feed(struct batch_job *job)
     return EXIT_OK;
 }
 
+/* Whether the library takes it: as if it were submitted, to a batch that is dropped. */
+static int check_prompt(struct batch_job *job, size_t i)
+{
+    numoe_batch_params params = job->o->params;
+    struct batch_request *req = NULL;
+    numoe_batch *batch = NULL;
+    numoe_error err = {.status = NUMOE_OK};
+
+    int exit_status = read_request(job, i, &req);
+    if (exit_status != EXIT_OK) {
+        return exit_status;
+    }
+    params.max_sequences = 1;
+    params.kv_bytes = 1; /* nobody need look how much is free */
+    if (req->error.status == NUMOE_OK &&
+        numoe_batch_new(job->engine, &params, &batch, &err) == NUMOE_OK) {
+        (void)numoe_batch_submit(batch, &req->r, &req->error);
+    }
+    numoe_batch_free(batch);
+    if (err.status != NUMOE_OK) {
+        exit_status = fail_status(&err);
+    } else if (req->error.status != NUMOE_OK) {
+        job_tell_wrong(job, i, req->error.text);
+    }
+    free_request(req);
+    return exit_status;
+}
+
 int job_check_prompts(struct batch_job *job)
 {
-    const numoe_engine_info *info = numoe_engine_get_info(job->engine);
-    const unsigned n_ctx = job->o->params.n_ctx ? job->o->params.n_ctx : info->n_ctx_train;
     int exit_status = EXIT_OK;
 
     for (size_t i = 0; exit_status == EXIT_OK && i < job->in.n_line; i++) {
-        struct batch_request *req = NULL;
-        if (job->is_done[i]) {
-            continue;
+        if (!job->is_done[i]) {
+            exit_status = check_prompt(job, i);
         }
-        exit_status = read_request(job, i, &req);
-        if (exit_status == EXIT_OK && req->error.status != NUMOE_OK) {
-            exit_status =
-                fail(EXIT_INPUT, "%s: line %zu: %s", job->in.path, i + 1, req->error.text);
-        } else if (exit_status == EXIT_OK && req->r.n_id >= n_ctx) {
-            exit_status =
-                fail(EXIT_INPUT, "%s: line %zu: a prompt of %zu tokens in a context of %u",
-                     job->in.path, i + 1, req->r.n_id, n_ctx);
-        }
-        free_request(req);
     }
-    return exit_status;
+    return exit_status == EXIT_OK ? job_end_wrong(job) : exit_status;
 }
 
 /* ------------------------------------------------------------------ results out */

@@ -84,7 +84,7 @@ struct batch_job {
     size_t *same_id;   /* [n_line] 1 + an earlier line with the same custom_id; 0: none */
     struct batch_request **active; /* [n_line] of submitted ones */
     size_t next;                   /* no line before it is open */
-    size_t n_open, n_total, n_before, n_done, n_error, n_too_large;
+    size_t n_open, n_total, n_before, n_done, n_error, n_too_large, n_wrong;
     uint64_t n_kept;     /* tokens of this process's finished answers */
     char too_large[512]; /* why the last request that needs more memory than there is does */
     double start_seconds, end_seconds, step_seconds, next_report;
@@ -113,6 +113,10 @@ void job_put_too_large(struct batch_job *job, size_t i, const char *why);
 int job_work(struct batch_job *job);
 /* --strict: what only the model can tell is told before anything is evaluated, too. */
 int job_check_prompts(struct batch_job *job);
+/* Tells of a wrong request, unless many were told of; and how many more there are: EXIT_OK if there
+ * was none (batch-progress.c). */
+void job_tell_wrong(struct batch_job *job, size_t i, const char *why);
+int job_end_wrong(const struct batch_job *job);
 void job_free_requests(struct batch_job *job);
 
 /* How far it is, from time to time; and what there was (batch-progress.c). */

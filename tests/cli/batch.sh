@@ -76,10 +76,33 @@ has '"custom_id":"hot",.*temperature is no number from 0 to' 1 "$tmp/out1"
 has '"custom_id":"id",.*id 99999' 1 "$tmp/out1"
 has '"custom_id":"good",.*"token_logprobs":\[-[0-9.]+,-[0-9.]+,-[0-9.]+\]' 1 "$tmp/out1"
 has '"custom_id":"chat",.*"logprobs":\{"content":\[\{"token":"[^"]+","logprob":-' 1 "$tmp/out1"
-expect 2 'wrong: line 3: ' "$numoe" batch -q --strict -i "$tmp/wrong" -o "$tmp/strict"
+
+# ---- --strict: all of them at once, what only the model can tell second
+strict() { # FILE COUNT: so many lines of errors, status 2
+    batch --strict -i "$tmp/$1" -o "$tmp/strict"
+    test $? -eq 2 || complain "strict: status: $(cat "$tmp/err")"
+    test "$(grep -Ec "^numoe: .*/$1: (line [0-9]+[ :]|and )" "$tmp/err")" -eq "$2" || complain "strict: $(cat "$tmp/err")"
+    test "$(wc -l <"$tmp/err")" -eq "$2" || complain "strict, lines: $(cat "$tmp/err")"
+}
+strict wrong 7
+has '/wrong: line 3 is not JSON: ' 1 "$tmp/err"
+has '/wrong: line 5: custom_id is that of line 1$' 1 "$tmp/err"
+has '/wrong: line 7: temperature is no number' 1 "$tmp/err"
 grep -v -e '^not' -e '^{"body' -e again -e both -e hot -e '"n"' -e url -e '"hot"' -e '^$' "$tmp/wrong" >"$tmp/wrong2"
-expect 2 'wrong2: line [0-9]: ' "$numoe" batch -q --strict -i "$tmp/wrong2" -o "$tmp/strict"
-test ! -s "$tmp/strict" || complain '--strict wrote a result'
+strict wrong2 3
+has '/wrong2: line 2: .*(empty|no token)' 1 "$tmp/err"
+has '/wrong2: line 3: .*id 99999' 1 "$tmp/err"
+has '/wrong2: line 6: messages' 1 "$tmp/err"
+for i in $(seq 14); do echo "{\"custom_id\": \"$i\", \"body\": {\"prompt\": []}}"; done >"$tmp/wrong3"
+strict wrong3 11
+has '/wrong3: line 10: ' 1 "$tmp/err"
+has '/wrong3: and 4 more$' 1 "$tmp/err"
+for i in $(seq 11); do echo '{"body": {"prompt": "x"}}'; done >"$tmp/wrong4"
+strict wrong4 11
+has '/wrong4: and 1 more$' 1 "$tmp/err"
+test -e "$tmp/strict" -o -e "$tmp/strict.journal" && complain '--strict has begun a job of wrong requests'
+batch --strict -i "$tmp/in" -o "$tmp/strict" || complain "strict, nothing wrong: $(cat "$tmp/err")"
+same_set "$tmp/all" "$tmp/strict" 'strict'
 
 # ---- what would change the answer and is not known is not ignored, of whatever type; zeros are no blank line
 {
