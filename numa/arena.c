@@ -151,11 +151,12 @@ static numoe_status check_room(const struct node_arena *arena, size_t bytes, boo
     }
     uint64_t limit = room_less_reserve(MIN(topo->memory_limit_bytes, topo->host_room_bytes));
     if (taken >= limit || bytes > limit - taken) {
-        return fail_full(arena, bytes, limit - MIN(limit, taken),
-                         topo->memory_limit_bytes <= topo->host_room_bytes
-                             ? "of the control group's or job's limit"
-                             : "of what this machine had free at start",
-                         err);
+        char of[96];
+        snprintf(of, sizeof(of), "of %s",
+                 topo->memory_limit_bytes <= topo->host_room_bytes
+                     ? "the control group's or job's limit"
+                     : topo->host_room_source);
+        return fail_full(arena, bytes, limit - MIN(limit, taken), of, err);
     }
     if (node->available_bytes == 0) { /* unknown, or not this machine */
         return NUMOE_OK;
@@ -296,10 +297,17 @@ static numoe_status map_ordinary(struct node_arena *arena, size_t bytes, struct 
     return NUMOE_OK;
 }
 
+/* Regions double, as what is not touched costs nothing; but where ulimit counts it, they stay a
+ * small part of what it leaves. */
+static size_t growth(const struct node_arena *arena)
+{
+    const uint64_t most = MIN(arena->topo->process_room_bytes / 128, REGION_MAX_BYTES);
+    return MAX(MIN(arena->region_bytes, most), HUGE_BYTES);
+}
+
 static numoe_status add_region(struct node_arena *arena, size_t piece_bytes, numoe_error *err)
 {
-    size_t grow = MIN(MAX(arena->region_bytes, HUGE_BYTES), REGION_MAX_BYTES);
-    size_t bytes = round_up(MAX(piece_bytes, grow), HUGE_BYTES);
+    size_t bytes = round_up(MAX(piece_bytes, growth(arena)), HUGE_BYTES);
     struct region region;
     FORWARD_IF(
         mem_grow(&arena->region, arena->n_region + 1, sizeof(*arena->region), arena->name, err));

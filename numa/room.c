@@ -7,6 +7,7 @@
 #include <glob.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include "base/knob.h"
@@ -209,7 +210,8 @@ static bool may_grow(const char *root, uint64_t limit_bytes)
 
 const char *room_way_out(const struct topo *topo)
 {
-    return topo->memory_may_grow && topo->is_this_machine
+    const bool is_ulimit = topo->process_room_bytes <= topo->host_room_bytes;
+    return topo->memory_may_grow && topo->is_this_machine && !is_ulimit
                ? "; this machine is a guest whose memory may grow: NUMOE_MEMORY_CHECK=off tries "
                  "regardless"
                : "";
@@ -229,25 +231,75 @@ static bool is_unchecked(void)
     return check != NULL && strcmp(check, "off") == 0;
 }
 
-/* The host is where the process runs, also when the topology is another machine. */
-static uint64_t host_bytes(void)
+struct cap {
+    uint64_t bytes; /* UINT64_MAX: none */
+    const char *source;
+};
+
+static void lower(struct cap *cap, uint64_t bytes, const char *source)
 {
+    if (bytes < cap->bytes) {
+        *cap = (struct cap){bytes, source};
+    }
+}
+
+static uint64_t left_of(int resource, uint64_t used_bytes)
+{
+    struct rlimit limit;
+    if (getrlimit(resource, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) {
+        return UINT64_MAX;
+    }
+    return limit.rlim_cur - MIN((uint64_t)limit.rlim_cur, used_bytes);
+}
+
+/* Both limits count what is mapped, touched or not. statm, in pages: "size resident shared text lib
+ * data dirty". */
+static struct cap process_cap(void)
+{
+    struct cap cap = {.bytes = UINT64_MAX};
+    unsigned long long size = 0, data = 0;
+    const uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
+    char *statm = world_read("", "/proc/self/statm");
+    if (statm != NULL && sscanf(statm, "%llu %*u %*u %*u %*u %llu", &size, &data) != 2) {
+        size = data = 0;
+    }
+    mem_free(statm);
+    lower(&cap, left_of(RLIMIT_AS, size * page), "what ulimit -v leaves of address space");
+    lower(&cap, left_of(RLIMIT_DATA, data * page), "what ulimit -d leaves for data");
+    return cap;
+}
+
+/* The host is where the process runs, also when the topology is another machine. */
+static struct cap host_cap(struct cap process)
+{
+    struct cap cap = {UINT64_MAX, "what this machine has free"};
     struct cgroup_limits limits;
     cgroup_read("", &limits);
     const uint64_t available = machine_bytes("", "MemAvailable:");
-    const uint64_t bytes = MIN(limits.memory_bytes, available ? available : UINT64_MAX);
+    lower(&cap, available ? available : UINT64_MAX, cap.source);
+    lower(&cap, limits.memory_bytes, "the limit of this machine's control group");
     cgroup_fini(&limits);
-    return bytes;
+    lower(&cap, process.bytes, process.source);
+    return cap;
+}
+
+static void read_host(struct topo *topo)
+{
+    const struct cap process = process_cap(), host = host_cap(process);
+    topo->process_room_bytes = process.bytes;
+    topo->process_room_source = process.source;
+    topo->host_room_bytes = host.bytes;
+    topo->host_room_source = host.source;
 }
 
 uint64_t room_of_host(void)
 {
-    return is_unchecked() ? UINT64_MAX : host_bytes();
+    return is_unchecked() ? UINT64_MAX : host_cap(process_cap()).bytes;
 }
 
 static void forget(struct topo *topo)
 {
-    topo->host_room_bytes = topo->memory_limit_bytes = UINT64_MAX;
+    topo->host_room_bytes = topo->memory_limit_bytes = topo->process_room_bytes = UINT64_MAX;
     for (unsigned in = 0; in < topo->n_node; in++) {
         topo->node[in].available_bytes = 0;
     }
@@ -278,7 +330,7 @@ numoe_status room_read(struct topo *topo, numoe_error *err)
             read_node(topo, &topo->memory_node[in]);
         }
     }
-    topo->host_room_bytes = host_bytes();
+    read_host(topo);
     if (off && topo->is_this_machine) {
         forget(topo);
     }

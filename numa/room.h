@@ -1,5 +1,6 @@
-/* How much memory there still is: on a node, on the machine, within the control group. Read from
- * the kernel at the moment of asking; what was promised meanwhile is the arenas' ledger.
+/* How much memory there still is: on a node, on the machine, within the control group and what
+ * ulimit allows. Read from the kernel at the moment of asking; what was promised meanwhile is the
+ * arenas' ledger.
  */
 #ifndef NUMOE_NUMA_ROOM_H
 #define NUMOE_NUMA_ROOM_H
@@ -21,11 +22,11 @@ uint64_t room_less_reserve(uint64_t bytes);
 const char *room_way_out(const struct topo *topo);
 
 /* What this process could take of the machine that it runs on: what is available, within its control
- * groups; UINT64_MAX if that is not known, or with NUMOE_MEMORY_CHECK=off. */
+ * groups and ulimit -v and -d; UINT64_MAX if that is not known, or with NUMOE_MEMORY_CHECK=off. */
 uint64_t room_of_host(void);
 
 /* Of the topology: available memory and free huge pages of all nodes, memory_limit_bytes,
- * host_room_bytes, memory_may_grow, as they are now. Before arenas take anything. With
+ * host_room_bytes, process_room_bytes, memory_may_grow, as they are now. Before arenas take anything. With
  * NUMOE_MEMORY_CHECK=off in the environment everything is unknown, hence nothing refused, and a
  * warning says so; another value than "on" and "off" is NUMOE_E_INPUT. */
 numoe_status room_read(struct topo *topo, numoe_error *err);

@@ -68,6 +68,11 @@ struct topo {
     uint64_t
         memory_limit_bytes; /* smallest cgroup limit less what is used already; UINT64_MAX: none */
     uint64_t host_room_bytes; /* memory this process can really take, whatever the topology says */
+    const char *host_room_source; /* who limits it, as in "... is 3 GiB": a static text */
+    /* Of that, what setrlimit leaves of address space or data; UINT64_MAX: not limited. Reserved
+     * huge pages count there, too. */
+    uint64_t process_room_bytes;
+    const char *process_room_source; /* a static text; NULL where nothing is limited */
     bool memory_may_grow;     /* a guest whose memory is plugged in as it is used */
     /* distance[i * n_node + j], 10 = local; NULL unknown */
     unsigned *distance;

@@ -366,6 +366,7 @@ static numoe_status open_parts(const numoe_engine_params *params, const struct m
         FORWARD_IF(placement_measure(topo, p->pools, &p->machine, err));
     }
     set_bandwidth(params, &p->machine);
+    placement_machine_run_here(topo, p->pools, &p->machine);
     return place_choose(params, model, topo, p, err);
 }
 

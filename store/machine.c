@@ -4,6 +4,10 @@
 #include "numa/room.h"
 #include "store/placement.h"
 
+/* What counts as mapped beside what is planned: stacks, ends of regions. */
+#define MAPPED_WORKER_BYTES ((uint64_t)2 << 20)
+#define MAPPED_BYTES        ((uint64_t)16 << 20)
+
 #define ASSUMED_WORKER_BPS 10e9
 #define ASSUMED_NODE_BPS   200e9
 #define ASSUMED_REMOTE     2.0 /* a read from another node, where no distances are known */
@@ -81,6 +85,33 @@ numoe_status placement_measure(const struct topo *topo, struct pools *pools,
     return find_bandwidth(topo, pools, true, machine, err);
 }
 
+static void lower_limit(struct placement_machine *m, uint64_t room_bytes, const char *source)
+{
+    if (room_bytes != UINT64_MAX && room_less_reserve(room_bytes) <= m->limit_bytes) {
+        m->limit_bytes = room_less_reserve(room_bytes);
+        m->limit_source = source;
+    }
+}
+
+static void lower_limit_of_process(const struct topo *topo, const struct pools *pools,
+                                   struct placement_machine *m)
+{
+    const uint64_t bytes = topo->process_room_bytes;
+    const uint64_t beside = MAPPED_BYTES + pools_n_worker(pools) * MAPPED_WORKER_BYTES;
+    if (bytes != UINT64_MAX) {
+        lower_limit(m, bytes - MIN(bytes, beside), topo->process_room_source);
+    }
+}
+
+void placement_machine_run_here(const struct topo *topo, const struct pools *pools,
+                                struct placement_machine *machine)
+{
+    if (!topo->is_this_machine) {
+        lower_limit(machine, topo->host_room_bytes, topo->host_room_source);
+        lower_limit_of_process(topo, pools, machine);
+    }
+}
+
 numoe_status placement_machine_init(const struct topo *topo, struct pools *pools, bool may_measure,
                                     struct placement_machine *out, numoe_error *err)
 {
@@ -94,7 +125,8 @@ numoe_status placement_machine_init(const struct topo *topo, struct pools *pools
         .limit_bytes =
             room_less_reserve(limited ? topo->memory_limit_bytes : topo->host_room_bytes),
         .room_source = topo->is_this_machine ? "available" : "in all",
-        .limit_source = limited ? "the limit of the job or its control group" : "what this machine has free",
+        .limit_source =
+            limited ? "the limit of the job or its control group" : topo->host_room_source,
         .way_out = room_way_out(topo),
     };
     enum pages_policy policy;
@@ -105,6 +137,9 @@ numoe_status placement_machine_init(const struct topo *topo, struct pools *pools
         const uint64_t huge = huge_bytes(topo, in, policy);
         m.node[in].room_bytes = plus(room_bytes(topo, in), huge);
         m.limit_bytes = plus(m.limit_bytes, huge);
+    }
+    if (topo->is_this_machine) {
+        lower_limit_of_process(topo, pools, &m);
     }
     FORWARD_IF(find_bandwidth(topo, pools, may_measure, &m, err));
     *out = m;

@@ -255,6 +255,40 @@ static numoe_status fail_node(const struct placement *p, const struct placement_
         machine->way_out);
 }
 
+/* Bytes of weights without copies. */
+static uint64_t single_bytes(const struct placement *p)
+{
+    return p->mode == NUMOE_PLACEMENT_REPLICATE ? p->total_bytes / p->n_node
+                                                : p->total_bytes - p->replica_bytes;
+}
+
+/* Where one copy of the weights has no room even if nothing else needed any. */
+static numoe_status check_alone(const struct placement *p, const struct placement_machine *machine,
+                                numoe_error *err)
+{
+    char weights[24], room_text[24], nodes[64];
+    uint64_t room = 0;
+    for (unsigned in = 0; in < p->n_node; in++) {
+        const uint64_t more = machine->node[in].room_bytes;
+        room = more > UINT64_MAX - room ? UINT64_MAX : room + more;
+    }
+    if (single_bytes(p) <= MIN(room, machine->limit_bytes)) {
+        return NUMOE_OK;
+    }
+    const bool may_map =
+        p->expert_bytes > 0 && single_bytes(p) - p->expert_bytes <= whole_room(machine);
+    snprintf(nodes, sizeof nodes, "%s on %u node%s", machine->room_source, p->n_node,
+             p->n_node == 1 ? "" : "s");
+    return status_fail(err, NUMOE_E_MEMORY,
+                       "the weights alone need %s of %s (%s): take a smaller quantization or "
+                       "more memory%s%s",
+                       size_text(single_bytes(p), weights),
+                       size_text(MIN(room, machine->limit_bytes), room_text),
+                       room < machine->limit_bytes ? nodes : machine->limit_source,
+                       may_map ? ", or leave the experts in the file (--mmap), which is slower" : "",
+                       machine->way_out);
+}
+
 /* Where one node does everything, everybody's buffers are there. */
 static struct placement_machine with_moved_buffers(const struct placement *p,
                                                    const struct placement_machine *machine)
@@ -277,6 +311,7 @@ numoe_status placement_fits(const struct placement *p, const struct placement_ma
 {
     char weights[24], buffers[24], limit[24];
     const struct placement_machine m = with_moved_buffers(p, machine);
+    FORWARD_IF(check_alone(p, machine, err));
     for (unsigned in = 0; in < p->n_node; in++) {
         if (p->node_bytes[in] > placement_room(&m, in)) {
             return fail_node(p, &m, in, err);

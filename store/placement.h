@@ -73,6 +73,11 @@ struct placement_request {
 numoe_status placement_machine_init(const struct topo *topo, struct pools *pools, bool may_measure,
                                     struct placement_machine *out, numoe_error *err);
 
+/* For weights that will be loaded and not only planned: what another machine has room for must have
+ * room on this one too, where it is limit_bytes. */
+void placement_machine_run_here(const struct topo *topo, const struct pools *pools,
+                                struct placement_machine *machine);
+
 /* Measures what the former was not allowed to. */
 numoe_status placement_measure(const struct topo *topo, struct pools *pools,
                                struct placement_machine *machine, numoe_error *err);

@@ -148,6 +148,28 @@ little='pack:1 [numa(memory=81MiB)] core:2 pu:1'
 expect 3 'where .* a context of [0-9]+ tokens [(]-c [0-9]+[)] would fit$' \
     "$numoe" plan --topology "$little" -c 2048 --kv f32
 expect 0 '' "$numoe" plan --topology "$little" --kv f32 $(grep -Eo -e '-c [0-9]+' "$tmp/err")
+# ---- ulimit is a limit like others, and counts for what is loaded here, whatever machine is described
+limited() { sh -c 'ulimit "$0" "$1" && shift && exec "$@"' "$@"; }
+huge='pack:1 [numa(memory=64GiB)] core:2 pu:1'
+if limited -v 100000 "$numoe" version >"$tmp/out" 2>&1; then # sanitizers need more than that to start
+    for limit in '-v 100000 ulimit -v leaves of address space' '-d 60000 ulimit -d leaves for data'; do
+        # shellcheck disable=SC2086
+        set -- $limit
+        option=$1 kib=$2
+        shift 2
+        expect 3 "weights .*what $*.*(raise it|more memory)" limited $option $kib "$numoe" run -q -n 1 -p x -t 2
+        expect 3 "weights .*what $*.*(raise it|more memory)" limited $option $kib "$numoe" run -q -n 1 -p x \
+            --topology "$huge"
+        expect 0 '' limited $option $kib "$numoe" plan --topology "$huge"
+        expect 0 '' limited $option 200000 "$numoe" run -q -n 1 -p x -t 2
+    done
+    expect 3 'weights alone need [0-9.]* MiB of [0-9.]* MiB [(]what ulimit -d leaves.*: take a smaller .* or more memory' \
+        limited -d 50000 "$numoe" run -q -n 1 -p x -t 2
+else
+    echo 'SKIPPED: ulimit (this build needs more address space to start)'
+fi
+expect 3 'weights alone need [0-9.]* MiB of [0-9.]* MiB [(]in all on 1 node[)]: .* or more memory' \
+    "$numoe" plan --topology 'pack:1 [numa(memory=24MiB)] core:1 pu:1'
 # ---- a plan's numbers agree with its slices, and what it says does not reach the terminal raw
 "$numoe" plan --no-probe --json >"$tmp/whole"
 changed() { sed "$1" "$tmp/whole" >"$tmp/changed"; cmp -s "$tmp/whole" "$tmp/changed" && complain "$1"; }

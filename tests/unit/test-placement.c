@@ -259,6 +259,8 @@ Test(slice, experts_in_the_file)
     const uint64_t experts = UINT64_C(3) * N_EXPERT * (2 * F * (D / 32 * 34) + D * (F / 32 * 34));
     m.node[0].room_bytes = m.node[1].room_bytes = (one_copy(&s) - experts) * 6 / 10;
     cr_assert_eq(placement_make(&s, &m, &slice, &p, &err), NUMOE_E_MEMORY);
+    cr_assert_not_null(strstr(err.text, "the weights alone need"), "%s", err.text);
+    cr_assert_not_null(strstr(err.text, "(there on 2 nodes)"), "%s", err.text);
     cr_assert_not_null(strstr(err.text, "--mmap"), "%s", err.text);
     cr_assert_eq(shapes_map_experts(&s, &err), NUMOE_OK);
     cr_assert_eq(shapes_mapped_bytes(&s), experts);
