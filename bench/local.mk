@@ -6,4 +6,4 @@ EXTRA_PROGRAMS += $(bench_programs)
 
 bench: $(bench_programs)
 EXTRA_DIST += bench/compare.py
-EXTRA_DIST += bench/batch.py bench/gpu.sh bench/predict bench/profile-cost
+EXTRA_DIST += bench/batch.py bench/gpu.sh bench/predict
