@@ -11,6 +11,7 @@
 
 #define OWN_KEY   "tokenizer.chat_template"
 #define TOOLS_KEY "tokenizer.chat_template.tool_use"
+#define PROBE     "numoe-probe" /* a text by which it is seen what a template takes */
 
 struct chat {
     const struct gguf *g;
@@ -288,6 +289,116 @@ static numoe_status make_variables(const struct chat *chat, const json_t *reques
     return NUMOE_OK;
 }
 
+/* ------------------------------------------------------------------ contents in parts */
+
+static numoe_status add_part(const json_t *part, size_t i_message, size_t i, struct strbuf *text,
+                             numoe_error *err)
+{
+    const json_t *type = json_object_get(part, "type"), *t = json_object_get(part, "text");
+
+    if (!json_is_string(type)) {
+        return status_fail(err, NUMOE_E_INPUT, "message %zu: content part %zu lacks a type",
+                           i_message, i);
+    }
+    if (strcmp(json_string_value(type), "text") != 0) {
+        return status_fail(err, NUMOE_E_INPUT,
+                           "message %zu: content part %zu has the type \"%.40s\": only \"text\" is "
+                           "supported",
+                           i_message, i, json_string_value(type));
+    }
+    if (!json_is_string(t)) {
+        return status_fail(err, NUMOE_E_INPUT, "message %zu: content part %zu lacks a text",
+                           i_message, i);
+    }
+    if (i > 0) {
+        FORWARD_IF(strbuf_append(text, "\n", 1, err));
+    }
+    return strbuf_append(text, json_string_value(t), json_string_length(t), err);
+}
+
+/* One text, the parts in lines of their own. */
+static numoe_status join_parts(const json_t *parts, size_t i_message, json_t **out,
+                               numoe_error *err)
+{
+    struct strbuf text = {0};
+    numoe_status status = NUMOE_OK;
+
+    for (size_t i = 0; i < json_array_size(parts) && status == NUMOE_OK; i++) {
+        status = add_part(json_array_get(parts, i), i_message, i, &text, err);
+    }
+    if (status == NUMOE_OK) {
+        *out = new_text(text.len ? text.data : "", text.len);
+        status = *out ? NUMOE_OK : fail_memory(err);
+    }
+    strbuf_fini(&text);
+    return status;
+}
+
+/* A conversation in which `role` has said PROBE in a list. */
+static json_t *probe_messages(const char *role)
+{
+    const bool is_user = strcmp(role, "user") == 0, is_first = strcmp(role, "system") == 0;
+    json_t *list = json_array();
+
+    if (!is_user && !is_first) {
+        json_array_append_new(list, json_pack("{s:s, s:s}", "role", "user", "content", "x"));
+    }
+    json_array_append_new(list, json_pack("{s:s, s:[{s:s, s:s}]}", "role", role, "content", "type",
+                                          "text", "text", PROBE));
+    if (!is_user) {
+        json_array_append_new(list, json_pack("{s:s, s:s}", "role", "user", "content", "x"));
+    }
+    return list;
+}
+
+/* Whether a template shows the texts of a list: others fail, leave them out, or show them in the
+ * quotes and brackets of the list. */
+static bool takes_parts(const struct jinja_template *t, json_t *variables, const char *role,
+                        const struct jinja_options *options)
+{
+    json_t *v = json_copy(variables);
+    struct strbuf out = {0};
+    numoe_error err;
+    const char *at = NULL;
+
+    bool ok = set(v, "messages", probe_messages(role)) && set(v, "tools", json_null()) &&
+              set(v, "documents", json_null());
+    if (ok && jinja_render(t, v, options, &out, &err) == NUMOE_OK &&
+        strbuf_append(&out, "", 1, &err) == NUMOE_OK) {
+        at = strstr(out.data, PROBE);
+    }
+    const char next = at ? at[strlen(PROBE)] : 0;
+    ok = at && next != '\'' && next != '"';
+    strbuf_fini(&out);
+    json_decref(v);
+    return ok;
+}
+
+/* Contents that are lists of parts become texts where the template wants texts. */
+static numoe_status join_contents(const struct jinja_template *t, json_t *variables,
+                                  const struct jinja_options *options, numoe_error *err)
+{
+    json_t *messages = json_object_get(variables, "messages"), *message;
+    size_t i;
+
+    json_array_foreach(messages, i, message)
+    {
+        const json_t *content = json_object_get(message, "content");
+        const char *role = json_string_value(json_object_get(message, "role"));
+        json_t *text = NULL;
+        if (!json_is_array(content)) {
+            continue;
+        }
+        FORWARD_IF(join_parts(content, i, &text, err));
+        if (takes_parts(t, variables, role, options)) {
+            json_decref(text);
+        } else if (!set(message, "content", text)) {
+            return fail_memory(err);
+        }
+    }
+    return NUMOE_OK;
+}
+
 /* ------------------------------------------------------------------ rendering */
 
 static numoe_status find_source(const struct chat *chat, const json_t *request, struct source *out,
@@ -323,6 +434,9 @@ numoe_status chat_render(const struct chat *chat, const json_t *request, int64_t
         return status;
     }
     status = make_variables(chat, request, &variables, err);
+    if (status == NUMOE_OK) {
+        status = join_contents(t, variables, &options, err);
+    }
     if (status == NUMOE_OK) {
         status = jinja_render(t, variables, &options, out, err);
         status = status == NUMOE_OK ? status : status_context(err, status, "%s", source.name);

@@ -20,7 +20,9 @@ void chat_close(struct chat *chat);
 /* What a template is to know: an object with "messages" and whatever else, "tools" for example.
  * Given too, if it does not say otherwise: bos_token and eos_token of the vocabulary,
  * add_generation_prompt true, tools and documents none. Arguments of tool calls that are texts with
- * JSON in them are taken apart. "chat_template" is a source as for chat_open(), for this time.
+ * JSON in them are taken apart. Contents that are lists of {"type": "text", "text": ...} become one
+ * text, the parts in lines of their own, unless the template takes lists (it is tried); parts of
+ * another type are refused. "chat_template" is a source as for chat_open(), for this time.
  * Appends to out, nothing on failure. now_seconds: what templates with a date show; 0: the
  * present. */
 numoe_status chat_render(const struct chat *chat, const json_t *request, int64_t now_seconds,

@@ -383,7 +383,8 @@ NUMOE_API numoe_status numoe_chat_render(const numoe_engine *engine, const numoe
                                          numoe_error *err);
 
 /* The same for everything else that templates know, as JSON: an object with "messages", a list of
- * objects as chat APIs have them (role; content, a string or a list of parts; tool_calls,
+ * objects as chat APIs have them (role; content, a string or a list of {"type": "text", "text": ...},
+ * which are joined by newlines for templates that want a string; tool_calls,
  * tool_call_id, name, reasoning_content ...), and what the template is to know besides: "tools",
  * "documents", "enable_thinking", "reasoning_effort" ... "add_generation_prompt" is true where it is
  * missing. "chat_template" names another template for this time; "now_seconds" (since 1970) is what

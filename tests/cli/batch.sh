@@ -125,6 +125,19 @@ has '"custom_id":"m[0-9]+",.*"status_code":400,.*(is not supported|is no object)
 has '"custom_id":null,.*line 13 is not JSON' 1 "$tmp/out2"
 has '"custom_id":null,.*line 14 has a custom_id with a zero byte' 1 "$tmp/out2"
 
+# ---- contents in parts, as clients of OpenAI send them
+{
+    printf '%s\n' '{"custom_id": "text", "body": {"messages": [{"role": "user", "content": "Tell me\na story."}], "max_tokens": 9, "seed": 1}}'
+    echo '{"custom_id": "parts", "body": {"messages": [{"role": "user", "content": [{"type": "text", "text": "Tell me"},' \
+        '{"type": "text", "text": "a story."}]}], "max_tokens": 9, "seed": 1}}'
+    echo '{"custom_id": "image", "body": {"messages": [{"role": "user", "content": [{"type": "image_url",' \
+        '"image_url": {"url": "data:"}}]}]}}'
+} >"$tmp/parts"
+batch -i "$tmp/parts" -o "$tmp/out3" || complain "parts: status $?: $(cat "$tmp/err")"
+has '"custom_id":"image",.*"status_code":400,.*content part 0 has the type .*image_url.*: only' 1 "$tmp/out3"
+has '"custom_id":"(text|parts)",.*"status_code":200' 2 "$tmp/out3"
+test "$(grep -E '"(text|parts)"' "$tmp/out3" | sed 's/.*"choices"://' | sort -u | wc -l)" -eq 1 || complain "parts: $(cat "$tmp/out3")"
+
 # ---- files that are not those of this job
 expect 2 'no regular file' "$numoe" batch -q -i "$tmp/in" -o /dev/null
 expect 2 'no regular file' "$numoe" batch -q -i /dev/null -o "$tmp/x"

@@ -333,6 +333,43 @@ Test(chat, builtin_templates)
     cr_expect_null(chat_builtin_name(ARRAY_LEN(want)));
 }
 
+/* ------------------------------------------------------------------ contents in parts */
+
+#define TEXTS   "[{'type': 'text', 'text': 'One'}, {'type': 'text', 'text': 'two'}]"
+#define STRINGS "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}"
+#define LISTS                                                                                      \
+    "{% for m in messages %}<{{ m.role }}>{% if m.content is string %}{{ m.content }}"             \
+    "{% else %}{% for p in m.content %}{{ p.text }}|{% endfor %}{% endif %}{% endfor %}"
+#define USER_LISTS                                                                                 \
+    "{% for m in messages %}<{{ m.role }}>{% if m.role == 'user' and m.content is not string %}"   \
+    "{{ m.content | map(attribute='text') | join('|') }}{% else %}{{ m.content }}{% endif %}"      \
+    "{% endfor %}"
+
+static json_t *in_parts(const char *role, const char *content)
+{
+    char text[512];
+
+    snprintf(text, sizeof text, "{'messages': [{'role': '%s', 'content': %s}]}", role, content);
+    for (char *p = text; *p; p++) {
+        *p = *p == '\'' ? '"' : *p;
+    }
+    return json_loads(text, 0, NULL);
+}
+
+Test(chat, contents_in_parts_become_a_text_where_the_template_wants_one)
+{
+    expect_text(STRINGS, NULL, in_parts("user", TEXTS), "<user>One\ntwo");
+    expect_text("{{ messages[0].content + '!' }}", NULL, in_parts("user", TEXTS), "One\ntwo!");
+    expect_text("{{ messages[0].content | tojson }}", NULL, in_parts("user", TEXTS),
+                "\"One\\ntwo\"");
+    expect_text(STRINGS, NULL, in_parts("user", "[]"), "<user>");
+    expect_text(STRINGS, NULL, in_parts("user", "'plain'"), "<user>plain");
+    expect_text(LISTS, NULL, in_parts("user", TEXTS), "<user>One|two|");
+    expect_text(USER_LISTS, NULL, in_parts("user", TEXTS), "<user>One|two");
+    expect_text(USER_LISTS, NULL, in_parts("system", TEXTS), "<system>One\ntwo");
+    expect_text(USER_LISTS, NULL, in_parts("assistant", TEXTS), "<assistant>One\ntwo");
+}
+
 /* ------------------------------------------------------------------ refused */
 
 static void expect_refused(const char *in_file, const char *source, const char *request,
@@ -390,11 +427,22 @@ Test(chat, conversations_are_refused)
     expect_refused(NULL, NULL, "{\"messages\": [{\"role\": 5}]}", NUMOE_E_INPUT, "lacks a role");
 }
 
+Test(chat, parts_that_are_no_text_are_refused)
+{
+#define PARTS(part)                                                                                \
+    "{\"messages\": [{\"role\": \"user\", \"content\": [{\"type\": \"text\", \"text\": "           \
+    "\"x\"}, " part "]}]}"
+    expect_refused(LISTS, NULL, PARTS("{\"type\": \"image_url\", \"image_url\": {}}"),
+                   NUMOE_E_INPUT, "message 0: content part 1 has the type \"image_url\": only");
+    expect_refused(NULL, NULL, PARTS("{\"type\": \"text\"}"), NUMOE_E_INPUT, "lacks a text");
+    expect_refused(NULL, NULL, PARTS("5"), NUMOE_E_INPUT, "content part 1 lacks a type");
+}
+
 Test(chat, builtin_templates_refuse_what_they_do_not_know)
 {
     static const char tools[] = "{\"messages\": [{\"role\": \"user\", \"content\": \"Hi\"}],"
                                 "\"tools\": [{\"type\": \"function\"}]}",
-                      parts[] = "{\"messages\": [{\"role\": \"user\", \"content\": [{}]}]}",
+                      parts[] = "{\"messages\": [{\"role\": \"user\", \"content\": {}}]}",
                       role[] = "{\"messages\": [{\"role\": \"tool\", \"content\": \"x\"}]}";
 
     for (size_t i = 0; chat_builtin_name(i) != NULL; i++) {
