@@ -92,8 +92,12 @@ struct exchange_ready {
     struct exchange_use use[EXCHANGE_MAX_DEVICE];
 };
 
+/* short_bytes where the machine's memory, not a device's, has not sufficed: loading less on the device
+ * mends nothing. */
+#define EXCHANGE_SHORT_ELSEWHERE UINT64_MAX
+
 struct exchange_text {
-    uint64_t short_bytes; /* REFUSED for lack of device memory: how much; otherwise 0 */
+    uint64_t short_bytes; /* REFUSED for lack of device memory: how much; otherwise 0, or above */
     char text[504];       /* one line, NUL-terminated */
 };
 

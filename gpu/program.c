@@ -156,18 +156,20 @@ static numoe_status explain(const struct gpu_program *p, numoe_status status, nu
     return status_context(err, status, "%s", p->path);
 }
 
-static numoe_status own_words(const struct gpu_program *p, const void *packet, numoe_error *err)
-{
-    struct exchange_text said;
-    memcpy(&said, exchange_payload(packet), sizeof said);
-    return status_fail(err, NUMOE_E_DEVICE, "%s: %s", p->path, said.text);
-}
-
 static uint32_t type_of(const void *packet)
 {
     struct exchange_message m;
     memcpy(&m, packet, sizeof m);
     return m.type;
+}
+
+static numoe_status own_words(const struct gpu_program *p, const void *packet, numoe_error *err)
+{
+    struct exchange_text said;
+    memcpy(&said, exchange_payload(packet), sizeof said);
+    const bool is_memory = type_of(packet) == EXCHANGE_REFUSED && said.short_bytes > 0;
+    return status_fail(err, is_memory ? NUMOE_E_MEMORY : NUMOE_E_DEVICE, "%s: %s", p->path,
+                       said.text);
 }
 
 static numoe_status unexpected(const struct gpu_program *p, const void *packet, numoe_error *err)
@@ -305,7 +307,7 @@ numoe_status gpu_program_ready(struct gpu_program *p, struct exchange_ready *rea
         return own_words(p, packet, err);
     case EXCHANGE_REFUSED:
         memcpy(&refused, exchange_payload(packet), sizeof refused);
-        *short_bytes = refused.short_bytes;
+        *short_bytes = refused.short_bytes == EXCHANGE_SHORT_ELSEWHERE ? 0 : refused.short_bytes;
         return own_words(p, packet, err);
     default:
         return unexpected(p, packet, err);

@@ -32,8 +32,9 @@ numoe_status gpu_program_segment(struct gpu_program *p, const struct exchange_he
 /* Sends LOAD: from then on the program reads the segment. */
 numoe_status gpu_program_load(struct gpu_program *p, numoe_error *err);
 
-/* Waits for READY. Where the program refuses for lack of memory, *short_bytes says how much;
- * otherwise it is 0. NUMOE_E_DEVICE with the program's own words. */
+/* Waits for READY. Where the program refuses for lack of device memory, *short_bytes says how much;
+ * otherwise it is 0. NUMOE_E_MEMORY for lack of any, otherwise NUMOE_E_DEVICE, with the program's
+ * own words. */
 numoe_status gpu_program_ready(struct gpu_program *p, struct exchange_ready *ready,
                                uint64_t *short_bytes, numoe_error *err);
 

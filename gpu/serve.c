@@ -186,6 +186,9 @@ static int converse(const struct serve *serve, void *self, numoe_error *err)
         status = serve->load(self, segment.data, &ready, &short_bytes, err);
     }
     if (status != NUMOE_OK) {
+        if (status == NUMOE_E_MEMORY && short_bytes == 0) {
+            short_bytes = EXCHANGE_SHORT_ELSEWHERE;
+        }
         say(EXCHANGE_REFUSED, short_bytes, err);
         return 1;
     }

@@ -34,6 +34,11 @@ numoe_status numoe_engine_set_mode(numoe_engine *engine, numoe_mode mode, numoe_
     if (mode < NUMOE_MODE_AUTO || mode > NUMOE_MODE_THROUGHPUT) {
         return status_fail(err, NUMOE_E_INPUT, "mode %d is not known", (int)mode);
     }
+    if (mode == NUMOE_MODE_THROUGHPUT && engine->gpu != NULL) {
+        return status_fail(err, NUMOE_E_INPUT,
+                           "throughput mode is the CPU's alone, whatever the placement: leave out "
+                           "the mode or the GPU");
+    }
     if (mode == NUMOE_MODE_THROUGHPUT && engine->info.n_lane == 0) {
         return status_fail(err, NUMOE_E_INPUT,
                            "throughput mode needs all weights in the memory of each of %u nodes: take "

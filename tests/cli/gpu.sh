@@ -65,6 +65,16 @@ expect 3 'version 3, this one version 2' "$numoe" run -q --gpu emu -n 1 -p x
 NUMOE_EMU_FAULT=garbage@start
 expect 2 'not its mark' "$numoe" run -q --gpu emu -n 1 -p x
 unset NUMOE_EMU_FAULT
+# its own memory, not the device's: nothing is tried again with less
+if sh -c 'ulimit -v 60000 && exec "$0" version' "$numoe" >"$tmp/out" 2>&1; then # not with sanitizers
+    printf '#!/bin/sh\nulimit -v 60000 && exec "%s"\n' "$(cd "$(dirname "$numoe")" && pwd)/numoe-gpu-emu" >"$tmp/small"
+    chmod +x "$tmp/small"
+    expect 3 'small: .*(ulimit -v leaves|cannot map|address space)' "$numoe" run -q --gpu "$tmp/small" -n 1 -p x
+fi
+echo '{"custom_id": "a", "body": {"prompt": "x", "max_tokens": 1}}' >"$tmp/jobs"
+expect 2 "throughput mode is the CPU's alone, whatever the placement" "$numoe" batch -q --gpu emu \
+    --placement replicate --mode throughput -i "$tmp/jobs" -o "$tmp/done" \
+    --topology 'pack:2 [numa(memory=64GiB)] core:2 pu:1'
 expect 1 'neither f32 nor bf16' env NUMOE_EMU_X=f64 "$numoe" run -q --gpu emu -n 1 -p x
 expect 2 'cannot be started' "$numoe" run -q --gpu /nowhere/program -n 1 -p x
 expect 2 'no GPU program numoe-gpu-other' "$numoe" run -q --gpu other -n 1 -p x
@@ -124,7 +134,7 @@ without 'garbage' 2 'not its mark' NUMOE_EMU_FAULT=garbage@start
 without 'garbage while it loads' 2 'not its mark' NUMOE_EMU_FAULT=garbage@load
 without 'dies while it loads' 1 'signal 9' NUMOE_EMU_FAULT=kill@load
 without 'a fault instead of READY' 1 'an error was asked for' NUMOE_EMU_FAULT=fault@ready
-without 'out of memory always' 1 'out of memory, as was asked for' NUMOE_EMU_FAULT=short@ready
+without 'out of memory always' 3 'out of memory, as was asked for' NUMOE_EMU_FAULT=short@ready
 without 'too small for a layer' 3 'too little for one layer' NUMOE_EMU_VRAM=1
 expect 2 'GPU 7 is not there' "$numoe" run -q --gpu auto --gpu-devices 7 -n 1 -p x
 
