@@ -92,8 +92,8 @@ struct exchange_ready {
     struct exchange_use use[EXCHANGE_MAX_DEVICE];
 };
 
-/* short_bytes where the machine's memory, not a device's, has not sufficed: loading less on the device
- * mends nothing. */
+/* short_bytes where the machine's memory, not a device's, has not sufficed: loading less on the
+ * device mends nothing. */
 #define EXCHANGE_SHORT_ELSEWHERE UINT64_MAX
 
 struct exchange_text {

@@ -285,7 +285,8 @@ static numoe_status check_alone(const struct placement *p, const struct placemen
                        size_text(single_bytes(p), weights),
                        size_text(MIN(room, machine->limit_bytes), room_text),
                        room < machine->limit_bytes ? nodes : machine->limit_source,
-                       may_map ? ", or leave the experts in the file (--mmap), which is slower" : "",
+                       may_map ? ", or leave the experts in the file (--mmap), which is slower"
+                               : "",
                        machine->way_out);
 }
 

@@ -182,7 +182,8 @@ NUMOE_API void numoe_engine_params_init(numoe_engine_params *params);
 NUMOE_API numoe_status numoe_bundled_model(const char **path, numoe_error *err);
 
 /* Memory that this process could take here and now: what is free, within its control groups and
- * ulimit -v and -d; UINT64_MAX if that is not known. For processes that divide a machine (max_bytes). Any thread. */
+ * ulimit -v and -d; UINT64_MAX if that is not known. For processes that divide a machine (max_bytes).
+ * Any thread. */
 NUMOE_API uint64_t numoe_memory_room(void);
 
 /* Loads a model and starts its worker pools. Blocks until all weights are in memory. Sets
