@@ -27,8 +27,8 @@ uint64_t room_of_host(void);
 
 /* Of the topology: available memory and free huge pages of all nodes, memory_limit_bytes,
  * host_room_bytes, process_room_bytes, memory_may_grow, as they are now. Before arenas take
- * anything. With NUMOE_MEMORY_CHECK=off in the environment everything is unknown, hence nothing refused, and a
- * warning says so; another value than "on" and "off" is NUMOE_E_INPUT. */
+ * anything. With NUMOE_MEMORY_CHECK=off in the environment everything is unknown, hence nothing
+ * refused, and a warning says so; another value than "on" and "off" is NUMOE_E_INPUT. */
 numoe_status room_read(struct topo *topo, numoe_error *err);
 
 #endif
