@@ -293,6 +293,9 @@ static int open_files(struct batch_job *job)
     if (exit_status == EXIT_OK) {
         exit_status = check_job(job);
     }
+    if (exit_status == EXIT_OK) {
+        exit_status = journal_cut(&job->j);
+    }
     if (exit_status != EXIT_OK) {
         return exit_status;
     }

@@ -8,17 +8,33 @@
 
 #include "cli/batch.h"
 
+/* Signals that follow this close are one: who sends them means the process and its group, or both
+ * the step and the job (timeout, srun). */
+#define REPEAT_NS 1000000000
+
 /* Sync: atomic; set by the handler, read between steps. */
 static atomic_int asked;
+static _Atomic int64_t asked_ns;
 static atomic_bool is_idle = true;
 static bool is_alone; /* set before there is a handler */
+
+static int64_t monotonic_ns(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+}
 
 /* The second request in a row is impatience: what the journal has is safe. */
 static void on_signal(int sig)
 {
     static const char text[] = "numoe: stopped by a signal; the same command goes on\n";
+    const int64_t now = monotonic_ns();
+    int64_t none = 0;
 
-    if (atomic_load(&is_idle) || atomic_exchange(&asked, sig)) {
+    if (!atomic_load(&is_idle) && atomic_compare_exchange_strong(&asked_ns, &none, now)) {
+        atomic_store(&asked, sig);
+    } else if (atomic_load(&is_idle) || now - none > REPEAT_NS) {
         if (is_alone) { /* all ranks have the signal: what ends them says so */
             (void)!write(STDERR_FILENO, text, sizeof text - 1);
         }

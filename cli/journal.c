@@ -299,11 +299,7 @@ static int adopt_live(struct journal *j)
     if (!j->header && st.st_size > 0) {
         return fail_unknown(j->live_path);
     }
-    const int exit_status = check_results(j, j->live_fd, j->live_path);
-    if (exit_status == EXIT_OK && ftruncate(j->live_fd, (off_t)j->offset) != 0) {
-        return fail_errno(j->live_path);
-    }
-    return exit_status;
+    return check_results(j, j->live_fd, j->live_path);
 }
 
 /* Results that were brought in order. */
@@ -323,23 +319,19 @@ static int check_finished(struct journal *j)
     return exit_status;
 }
 
-/* Cuts off what is not known to be whole. */
 static int adopt(struct journal *j)
 {
     char *records = NULL;
-    size_t bytes = 0, n_valid = 0;
+    size_t bytes = 0;
 
     int exit_status = read_all(j->journal_fd, j->journal_path, &records, &bytes);
     if (exit_status == EXIT_OK) {
-        exit_status = parse_journal(j, records, bytes, &n_valid);
+        exit_status = parse_journal(j, records, bytes, &j->n_valid);
     }
     if (exit_status == EXIT_OK && j->header &&
         json_is_true(json_object_get(j->header, "ordered")) != j->ordered) {
         exit_status = fail(EXIT_INPUT, "%s: was begun %s --ordered: go on as it began", j->path,
                            j->ordered ? "without" : "with");
-    }
-    if (exit_status == EXIT_OK && ftruncate(j->journal_fd, (off_t)n_valid) != 0) {
-        exit_status = fail_errno(j->journal_path);
     }
     if (exit_status == EXIT_OK) {
         exit_status = j->is_finished ? check_finished(j) : adopt_live(j);
@@ -397,6 +389,17 @@ int journal_open(struct journal *j, const char *path, bool ordered, double sync_
     }
     j->next_sync = now_seconds() + sync_seconds;
     return exit_status;
+}
+
+int journal_cut(struct journal *j)
+{
+    if (ftruncate(j->journal_fd, (off_t)j->n_valid) != 0) {
+        return fail_errno(j->journal_path);
+    }
+    if (!j->is_finished && ftruncate(j->live_fd, (off_t)j->offset) != 0) {
+        return fail_errno(j->live_path);
+    }
+    return EXIT_OK;
 }
 
 /* ------------------------------------------------------------------ whose journal it is */

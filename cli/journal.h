@@ -30,6 +30,7 @@ struct journal {
     bool is_mine; /* locked: nobody else writes them */
     int live_fd, journal_fd;
     uint64_t offset; /* end of the live results */
+    size_t n_valid;  /* bytes of the journal as it was found that are whole lines */
     json_t *header;  /* of the file; NULL: a new job */
     struct journal_entry *entry;
     size_t n_entry, n_synced, cap;
@@ -42,6 +43,9 @@ uint64_t journal_hash(uint64_t hash, const void *data, size_t bytes);
 /* Opens or creates both files, locks them against other jobs, and reads what is there. An exit
  * status, as of all functions here. */
 int journal_open(struct journal *j, const char *path, bool ordered, double sync_seconds);
+/* Cuts off what is not known to be whole: once, when the job is known to be the one that began, and
+ * before anything is put. */
+int journal_cut(struct journal *j);
 /* That the job is the same as the one that began: every member of want, but for `lenient`, which
  * gets a warning (NULL: none). What differs is said. A new job is the same as any. */
 int journal_check(const struct journal *j, json_t *want, const char *lenient);

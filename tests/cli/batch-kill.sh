@@ -8,11 +8,11 @@
 n_request=${BATCH_REQUESTS:-24} n_kill=${BATCH_KILLS:-5} seed=${BATCH_SEED:-$$}
 launcher=${BATCH_LAUNCHER:-} # "mpirun -n 2", for several processes
 ulimit -c 0
-env --default-signal=INT,QUIT true 2>/dev/null || { echo 'env cannot restore signals'; exit 77; }
+env --default-signal=INT,QUIT,HUP true 2>/dev/null || { echo 'env cannot restore signals'; exit 77; }
 
 # Replaces the shell, so that a signal reaches the program: run within ( ).
 # shellcheck disable=SC2086 # words
-run() { exec env --default-signal=INT,QUIT $launcher "$numoe" batch -q --sync 0.2 "$@" 2>"$tmp/err" </dev/null; }
+run() { exec env --default-signal=INT,QUIT,HUP $launcher "$numoe" batch -q --sync 0.2 "$@" 2>"$tmp/err" </dev/null; }
 
 make_requests "$n_request" >"$tmp/in"
 "$numoe" batch -q -i "$tmp/in" -o "$tmp/want" </dev/null || complain "status $? when left alone"
@@ -70,7 +70,7 @@ kill_all()
     out=$1 option=$2 i=0 try=0
     while test $i -lt "$n_kill"; do
         try=$((try + 1))
-        test $try -le $((3 * n_kill)) || { complain "only $i of $n_kill kills"; break; }
+        test $try -le $((6 * n_kill)) || { complain "only $i of $n_kill kills"; break; }
         test $((i % 7)) -eq 0 && rm -f "$out" "$out".*
         signal=$(echo KILL TERM INT USR1 HUP USR2 XCPU | cut -d ' ' -f $((i % 7 + 1)))
         before=$(n_results "$out")

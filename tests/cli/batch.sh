@@ -149,7 +149,9 @@ test "$(cat "$tmp/mine")" = mine || complain 'a file of somebody else was change
 test -e "$tmp/mine.journal" && complain 'a journal of nothing'
 expect 2 'in: has changed|wrong: has changed' "$numoe" batch -q -i "$tmp/wrong" -o "$tmp/all"
 cp "$tmp/all" "$tmp/fewer" && sed '$d' "$tmp/all.journal" >"$tmp/fewer.journal"
+cp "$tmp/all" "$tmp/whole"
 for results in all fewer; do # a job that is done, and one that is not
+    printf '{"torn' >>"$tmp/$results" && cp "$tmp/$results" "$tmp/before"
     other() { # PATTERN OPTION...
         pattern=$1 && shift
         expect 2 "$pattern: go on as it began, or give another -o$" "$numoe" batch -q -i "$tmp/in" -o "$tmp/$results" "$@"
@@ -160,7 +162,10 @@ for results in all fewer; do # a job that is done, and one that is not
     other 'begun with tokens 512, now it is 7' -n 7
     other 'begun with another chat template' --chat-template chatml
     other '(begun with|,) model bytes [0-9]+, now it is [0-9]+' -m "$fixture"
+    cmp -s "$tmp/before" "$tmp/$results" || complain "$results: a command that was refused has changed it"
 done
+batch -i "$tmp/in" -o "$tmp/all" || complain "a job that is done: $(cat "$tmp/err")"
+cmp -s "$tmp/whole" "$tmp/all" || complain 'what follows the last result was not cut off'
 cp "$tmp/all" "$tmp/fewer" && sed '1s/,"defer":0//' "$tmp/all.journal" >"$tmp/fewer.journal"
 grep -q defer "$tmp/fewer.journal" && complain "a journal with defer: $(head -n 1 "$tmp/fewer.journal")"
 expect 0 'have a result already' "$numoe" batch -i "$tmp/in" -o "$tmp/fewer"
@@ -238,6 +243,7 @@ make_requests 120 >"$tmp/many"
 ("$numoe" batch --sync 0 --max-seqs 16 -i "$tmp/many" -o "$tmp/stopped" 2>"$tmp/err" </dev/null & echo $! >"$tmp/pid"; wait $!; echo $? >"$tmp/status") &
 for _ in $(seq 1000); do test -s "$tmp/stopped" && break; sleep 0.01; done
 kill -TERM "$(cat "$tmp/pid")"
+kill -TERM "$(cat "$tmp/pid")" # as timeout does, and srun may: that is no second request
 wait $!
 test "$(cat "$tmp/status")" -eq 75 || complain "stopped: status $(cat "$tmp/status"): $(cat "$tmp/err")"
 made=$(sed -n 's/^generated *\([0-9]*\) tokens.*/\1/p' "$tmp/err")

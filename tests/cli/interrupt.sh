@@ -7,11 +7,11 @@ ulimit -c 0
 start()
 {
     rm -f "$tmp/out" "$tmp/err"
-    env --default-signal=INT,QUIT "$numoe" "$@" >"$tmp/out" 2>"$tmp/err" </dev/null &
+    env --default-signal=INT,QUIT,HUP "$numoe" "$@" >"$tmp/out" 2>"$tmp/err" </dev/null &
     pid=$!
 }
 
-env --default-signal=INT,QUIT true 2>/dev/null || { echo 'env cannot restore signals'; exit 77; }
+env --default-signal=INT,QUIT,HUP true 2>/dev/null || { echo 'env cannot restore signals'; exit 77; }
 
 # wait_for FILE PATTERN: until the file has such a line; 60 s at most.
 wait_for()

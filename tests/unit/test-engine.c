@@ -412,9 +412,9 @@ Test(engine, conversations_as_json)
     params.chat_template = "{{ messages[0].content ~ tools ~ enable_thinking }}";
     cr_assert(numoe_engine_open(&params, &engine, &err) == NUMOE_OK, "%s", err.text);
     expect_prompt(engine,
-                  "{\"messages\": [{\"role\": \"user\", \"content\": [\"é\"]}], \"tools\": [1],"
-                  "\"enable_thinking\": false}",
-                  "['é'][1]False");
+                  "{\"messages\": [{\"role\": \"user\", \"content\": [{\"type\": \"text\","
+                  "\"text\": \"é\"}]}], \"tools\": [1], \"enable_thinking\": false}",
+                  "é[1]False");
     expect_prompt(engine,
                   "{\"messages\": [{\"role\": \"user\", \"content\": \"Hi\"}],"
                   "\"chat_template\": \"chatml\", \"add_generation_prompt\": false}",
