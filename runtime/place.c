@@ -48,41 +48,40 @@ static numoe_status read_file(const char *path, char **text, size_t *bytes, numo
     return NUMOE_OK;
 }
 
-static numoe_status plan_from_file(const char *path, struct place *p, numoe_error *err)
+/* Pools and machine are made again without the other nodes. */
+static numoe_status keep_nodes(struct topo *topo, uint64_t keep, struct place *p, numoe_error *err)
 {
-    char *text = NULL;
-    size_t bytes = 0;
-    struct placement *plan = NULL;
-    FORWARD_IF(read_file(path, &text, &bytes, err));
-    numoe_status status = placement_from_json(text, bytes, &p->shapes, &plan, err);
-    mem_free(text);
-    if (status == NUMOE_OK) {
-        status = placement_check(plan, &p->shapes, &p->machine, err);
+    unsigned n_worker = pools_n_worker(p->pools), n_there = 0, n = 0;
+    for (unsigned in = 0; in < p->machine.n_node; in++) {
+        if ((keep >> in & 1) != 0) {
+            n_there += p->machine.node[in].n_worker;
+            p->machine.node[n++] = p->machine.node[in];
+        }
     }
-    if (status != NUMOE_OK) {
-        placement_free(plan);
-        return status_context(err, status, "%s", path);
+    pools_free(p->pools);
+    p->pools = NULL;
+    topo_keep_nodes(topo, keep);
+    n_worker = MIN(n_worker, MAX(n_there, topo->n_core));
+    FORWARD_IF(pools_new(topo, n_worker, &p->pools, err));
+    p->machine.n_node = n;
+    for (unsigned in = 0; in < n; in++) {
+        p->machine.node[in].n_worker = pools_node_workers(p->pools, in);
     }
-    placement_count_replicas(plan, &p->shapes, NULL);
-    placement_predict_again(plan, &p->shapes, &p->machine);
-    p->plan = plan;
     return NUMOE_OK;
 }
 
-/* Where the work is one node's, pools and machine are made again without the others. */
-static numoe_status keep_node(struct topo *topo, unsigned in, struct place *p, numoe_error *err)
+/* Nodes of the machine (bits) that a plan for fewer names, in their order; 0: it does not. */
+static uint64_t nodes_of_plan(const struct placement *plan, const struct placement_machine *m)
 {
-    const unsigned n_worker = pools_n_worker(p->pools);
-    const struct placement_node node = p->machine.node[in];
-    pools_free(p->pools);
-    p->pools = NULL;
-    topo_keep_nodes(topo, UINT64_C(1) << in);
-    FORWARD_IF(pools_new(topo, MIN(n_worker, MAX(node.n_worker, topo->n_core)), &p->pools, err));
-    p->machine.n_node = 1;
-    p->machine.node[0] = node;
-    p->machine.node[0].n_worker = pools_n_worker(p->pools);
-    placement_keep_node(p->plan, in);
-    return NUMOE_OK;
+    uint64_t keep = 0;
+    unsigned n = 0;
+    for (unsigned in = 0; in < m->n_node && n < plan->n_node; in++) {
+        if (plan->told_os_index[n] == (int)m->node[in].os_index) {
+            keep |= UINT64_C(1) << in;
+            n++;
+        }
+    }
+    return n == plan->n_node && n < m->n_node ? keep : 0;
 }
 
 /* ------------------------------------------------------------------ memory besides weights */
@@ -139,9 +138,8 @@ static bool would_fit(const numoe_engine_params *params, const struct model *mod
     struct placement *plan = NULL;
     less.min_ctx = n_ctx;
     less.chunk_tokens = chunk;
-    const bool fits =
-        count_buffers(&less, model, topo, p, NULL) == NUMOE_OK &&
-        placement_make(&p->shapes, &p->machine, request, &plan, NULL) == NUMOE_OK;
+    const bool fits = count_buffers(&less, model, topo, p, NULL) == NUMOE_OK &&
+                      placement_make(&p->shapes, &p->machine, request, &plan, NULL) == NUMOE_OK;
     placement_free(plan);
     return fits;
 }
@@ -163,7 +161,8 @@ static unsigned fitting_context(const numoe_engine_params *params, const struct 
     return fits * KV_CHUNK;
 }
 
-/* After a refusal for lack of memory: a shorter context, smaller chunks, or that it is the weights. */
+/* After a refusal for lack of memory: a shorter context, smaller chunks, or that it is the weights.
+ */
 static numoe_status refuse(const numoe_engine_params *params, const struct model *model,
                            const struct topo *topo, const struct placement_request *request,
                            struct place *p, numoe_error *err)
@@ -348,13 +347,55 @@ numoe_status place_open_machine(const numoe_engine_params *params, const struct 
     return NUMOE_OK;
 }
 
+/* A plan may be for some of the nodes: it was made where one alone is faster. */
+static numoe_status take_plan(const numoe_engine_params *params, const struct model *model,
+                              struct topo *topo, struct placement *plan, struct place *p,
+                              numoe_error *err)
+{
+    const uint64_t keep = nodes_of_plan(plan, &p->machine);
+    if (keep != 0) {
+        log_warn("%s is for %u of %u nodes: the others take no part", params->plan, plan->n_node,
+                 p->machine.n_node);
+        FORWARD_IF(keep_nodes(topo, keep, p, err));
+        FORWARD_IF(count_buffers(params, model, topo, p, err));
+    }
+    FORWARD_IF(placement_check(plan, &p->shapes, &p->machine, err));
+    placement_count_replicas(plan, &p->shapes, NULL);
+    placement_predict_again(plan, &p->shapes, &p->machine);
+    return NUMOE_OK;
+}
+
+static numoe_status plan_from_file(const numoe_engine_params *params, const struct model *model,
+                                   struct topo *topo, struct place *p, numoe_error *err)
+{
+    char *text = NULL;
+    size_t bytes = 0;
+    struct placement *plan = NULL;
+    FORWARD_IF(read_file(params->plan, &text, &bytes, err));
+    numoe_status status = placement_from_json(text, bytes, &p->shapes, &plan, err);
+    mem_free(text);
+    if (status == NUMOE_OK) {
+        status = take_plan(params, model, topo, plan, p, err);
+    }
+    if (status != NUMOE_OK) {
+        placement_free(plan);
+        return status_context(err, status, "%s", params->plan);
+    }
+    p->plan = plan;
+    return NUMOE_OK;
+}
+
 numoe_status place_choose(const numoe_engine_params *params, const struct model *model,
                           struct topo *topo, struct place *p, numoe_error *err)
 {
-    FORWARD_IF(params->plan != NULL ? plan_from_file(params->plan, p, err)
+    FORWARD_IF(params->plan != NULL ? plan_from_file(params, model, topo, p, err)
                                     : plan_anew(params, model, topo, p, err));
     const int only = placement_only_node(p->plan);
-    return only >= 0 && p->machine.n_node > 1 ? keep_node(topo, (unsigned)only, p, err) : NUMOE_OK;
+    if (only >= 0 && p->machine.n_node > 1) {
+        FORWARD_IF(keep_nodes(topo, UINT64_C(1) << only, p, err));
+        placement_keep_node(p->plan, (unsigned)only);
+    }
+    return NUMOE_OK;
 }
 
 static numoe_status open_parts(const numoe_engine_params *params, const struct model *model,

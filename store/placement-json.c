@@ -53,10 +53,11 @@ static json_t *nodes_array(const struct placement *p, const struct placement_mac
     json_t *nodes = json_array();
     for (unsigned in = 0; in < p->n_node; in++) {
         const struct placement_node *node = &machine->node[in];
-        json_t *object = json_pack("{s:f, s:i, s:f, s:I, s:I}", "share", p->share[in], "workers",
-                                   (int)node->n_worker, "read_bytes_per_s", node->read_bps,
-                                   "weight_bytes", (json_int_t)p->node_bytes[in], "buffer_bytes",
-                                   (json_int_t)node->buffer_bytes);
+        json_t *object =
+            json_pack("{s:i, s:f, s:i, s:f, s:I, s:I}", "os_index", (int)node->os_index, "share",
+                      p->share[in], "workers", (int)node->n_worker, "read_bytes_per_s",
+                      node->read_bps, "weight_bytes", (json_int_t)p->node_bytes[in], "buffer_bytes",
+                      (json_int_t)node->buffer_bytes);
         if (node->room_bytes != UINT64_MAX) {
             json_object_set_new(object, "room_bytes", json_integer((json_int_t)node->room_bytes));
         }
@@ -242,6 +243,7 @@ static numoe_status check_numbers(const json_t *root, numoe_error *err)
         {"replica_share", 1, false, false},
         {"weight_bytes", 1e18, true, false},
         {"replica_bytes", 1e18, true, false},
+        {"os_index", 1e6, true, true},
         {"workers", 4096, true, true},
         {"read_bytes_per_s", 1e15, false, true},
         {"weight_bytes", 1e18, true, true},
@@ -275,7 +277,9 @@ static void read_sizes(struct placement *p, const json_t *root)
     p->is_told = true;
     p->told_bytes = told_bytes(root);
     for (unsigned in = 0; in < p->n_node; in++) {
-        p->told_node_bytes[in] = told_bytes(json_array_get(nodes, in));
+        const json_t *node = json_array_get(nodes, in), *os = json_object_get(node, "os_index");
+        p->told_node_bytes[in] = told_bytes(node);
+        p->told_os_index[in] = os != NULL ? (int)json_integer_value(os) : -1;
     }
 }
 

@@ -110,6 +110,7 @@ struct placement {
     /* By the file it is from; UINT64_MAX: nothing is said. For placement_check(). */
     bool is_told;
     uint64_t told_bytes, told_node_bytes[TOPO_MAX_NODE];
+    int told_os_index[TOPO_MAX_NODE]; /* the kernel's numbers of its nodes; -1: nothing is said */
     char reason[256];
     struct placement_slice *slice; /* [n_slice] by layer, slot, node, matrix */
     unsigned n_slice, cap_slice;

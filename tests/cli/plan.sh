@@ -189,8 +189,18 @@ expect 0 '' "$numoe" plan --no-probe --plan "$tmp/changed"
 grep -q '^reason  *?\[31m??' "$tmp/out" || complain "raw reason: $(cat -v "$tmp/out")"
 echo '{' >"$tmp/bad"
 expect 2 'bad: line 2' "$numoe" run -p x --plan "$tmp/bad"
-expect 2 'for 2 nodes, this machine has 3' "$numoe" plan \
-    --topology 'pack:3 [numa(memory=64GiB)] core:1 pu:1' --plan "$tmp/plan"
+expect 2 'for 2 nodes, this machine has 1' "$numoe" plan \
+    --topology 'pack:1 [numa(memory=64GiB)] core:6 pu:1' --plan "$tmp/plan"
+
+# ---- a plan for some of the nodes comes back too
+"$numoe" plan --topology 'pack:1 [numa(memory=64GiB)] core:3 pu:1' --json >"$tmp/alone" || complain 'one node'
+expect 0 'alone is for 1 of 2 nodes: the others take no part' "$numoe" plan --topology "$two" --plan "$tmp/alone"
+grep -Eq '^ +0 +3 +30.0 +100.0 ' "$tmp/out" || complain "one of two: $(cat "$tmp/out")"
+tell -q --topology "$two" --plan "$tmp/alone" >"$tmp/more"
+same "$tmp/one" "$tmp/more" 'a plan for one of two nodes'
+sed 's/"os_index":0/"os_index":7/' "$tmp/alone" >"$tmp/changed"
+expect 2 'for 1 nodes, this machine has 2' "$numoe" plan --topology "$two" --plan "$tmp/changed"
+
 expect 2 'for another model' "$numoe" plan -m "$fixture" --topology "$two" --plan "$tmp/plan"
 expect 2 'statistics of 6 layers' "$numoe" plan -m "$fixture" --expert-stats "$tmp/stats"
 
