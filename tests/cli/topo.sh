@@ -48,8 +48,10 @@ expect 0 '' "$numoe" doctor
 has '^(ok|note|warning) +kernel ' "$tmp/out"
 has '^[0-9]+ warnings?, [0-9]+ notes?$' "$tmp/out"
 has '^ok +address space +not limited' "$tmp/out"
-expect 0 '' sh -c 'ulimit -v 8388608 && exec "$0" doctor' "$numoe"
-has '^warning  address space +at most 8.0 GiB may be mapped' "$tmp/out"
+if sh -c 'ulimit -v 8388608 && exec "$0" version' "$numoe" >"$tmp/out" 2>&1; then # not with sanitizers
+    expect 0 '' sh -c 'ulimit -v 8388608 && exec "$0" doctor' "$numoe"
+    has '^warning  address space +at most 8.0 GiB may be mapped' "$tmp/out"
+fi
 expect 0 '' "$numoe" doctor --json
 has '"check": "huge pages"' "$tmp/out"
 
