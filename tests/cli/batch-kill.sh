@@ -19,13 +19,6 @@ make_requests "$n_request" >"$tmp/in"
 test "$(wc -l <"$tmp/want")" -eq "$n_request" || complain "$(wc -l <"$tmp/want") results"
 echo "$n_request requests; seed $seed"
 
-# random MAX: the next of a repeatable sequence.
-random()
-{
-    seed=$(((seed * 1103515245 + 12345) % 2147483648))
-    echo $((seed / 65536 % $1))
-}
-
 n_results() { cat "$1" "$1.part" 2>/dev/null | wc -l; }
 
 # wait_for_results OUT PID TEST N: until the results' lines are as many, or the job is gone.
@@ -42,13 +35,16 @@ wait_for_results()
 # that the journal does not know are cut off when it begins.
 until_moment()
 {
-    if test "$(random 4)" -eq 0; then
-        sleep "$(random 200 | awk '{ print $1 / 1000 }')"
+    random 4
+    if test "$drawn" -eq 0; then
+        random 200
+        sleep "$(awk "BEGIN { print $drawn / 1000 }")"
         return
     fi
+    random $((2 * n_request / n_kill))
     known=$(awk 'END { print (NR > 1 ? NR - 1 : 0) }' "$1.journal" 2>/dev/null)
     test "$3" -eq "${known:-0}" || wait_for_results "$1" "$2" -ne "$3"
-    wait_for_results "$1" "$2" -ge $((${known:-0} + 1 + $(random $((2 * n_request / n_kill)))))
+    wait_for_results "$1" "$2" -ge $((${known:-0} + 1 + drawn))
 }
 
 # check_status SIGNAL STATUS: what a run that was sent the signal may end with.

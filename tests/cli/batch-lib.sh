@@ -1,5 +1,5 @@
 # Shared by the tests of numoe batch. Needs tests/cli/lib.sh.
-# shellcheck shell=sh disable=SC2154 # tmp, src, numoe: lib.sh
+# shellcheck shell=sh disable=SC2154,SC2034 # tmp, src, numoe: lib.sh; drawn is the caller's
 
 # make_requests N: chats, completions, greedy and drawn, some that begin alike, of different lengths.
 make_requests()
@@ -19,6 +19,13 @@ make_requests()
             printf "{\"custom_id\": \"r%d\", \"body\": {%s, %s}}\n", i, limit, body
         }
     }'
+}
+
+# random MAX: the next of a repeatable sequence, from seed, in $drawn; not printed, since a $( ) would not move on.
+random()
+{
+    seed=$(((seed * 1103515245 + 12345) % 2147483648))
+    drawn=$((seed / 65536 % $1))
 }
 
 # same_set A B WHAT: the same results in any order.
