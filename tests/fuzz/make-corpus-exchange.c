@@ -7,6 +7,7 @@
 
 #include "base/mem.h"
 #include "gpu/exchange.h"
+#include "tests/unit/segment.h"
 
 static int save(const char *dir, const char *name, uint8_t kind, const void *a, size_t n_a,
                 const void *b, size_t n_b)
@@ -53,13 +54,13 @@ static int save_messages(const char *dir)
 }
 
 /* A prompt of three tokens, then one token of each of two sequences. */
-static void write_steps(uint8_t *segment, const struct exchange_header *h)
+static void write_steps(struct exchange_header *h)
 {
     for (uint64_t number = 1; number < 3; number++) {
-        struct exchange_step *step = exchange_at(segment, h->step_at[number % 2]);
-        struct exchange_token *token = exchange_at(segment, h->token_at[number % 2]);
-        struct exchange_seq *seq = exchange_at(segment, h->seq_at[number % 2]);
-        struct exchange_copy *copy = exchange_at(segment, h->copy_at[number % 2]);
+        struct exchange_step *step = exchange_at(h, h->step_at[number % 2]);
+        struct exchange_token *token = exchange_at(h, h->token_at[number % 2]);
+        struct exchange_seq *seq = exchange_at(h, h->seq_at[number % 2]);
+        struct exchange_copy *copy = exchange_at(h, h->copy_at[number % 2]);
         const uint32_t n_seq = (uint32_t)number, n_token = n_seq == 1 ? 3 : 1;
         *step = (struct exchange_step){number, number, n_token * n_seq, n_seq, 1, n_seq};
         for (uint32_t i = 0; i < n_token * n_seq; i++) {
@@ -72,7 +73,7 @@ static void write_steps(uint8_t *segment, const struct exchange_header *h)
         }
         copy[0] = (struct exchange_copy){0, 5};
     }
-    uint32_t *table = exchange_at(segment, h->table_at);
+    uint32_t *table = exchange_at(h, h->table_at);
     for (uint32_t i = 0; i < h->max_seq * h->max_seq_block; i++) {
         table[i] = i % h->n_block;
     }
@@ -83,27 +84,21 @@ static int save_segments(const char *dir)
 {
     static const uint8_t byte[17] = {1, 3, 4, 9, 4, 2, 2, 5, 1, 8, 4, 2, 6, 3, 8, 4, 1};
     const struct exchange_sizes s = {1, 3, 4, 9, 4, 2, 2, 5, 1, 8, 4, 2, 6, 16, 3, 8};
-    struct exchange_header h;
-    uint8_t *segment =
-        exchange_layout(&s, &h, NULL) == NUMOE_OK ? calloc(1, h.segment_bytes) : NULL;
-    if (segment == NULL) {
+    struct exchange_header *h = segment_new(&s, NULL);
+    if (h == NULL) {
         return 1;
     }
-    h.n_device = 1;
-    memcpy(segment, &h, sizeof h);
-    memcpy(exchange_at(segment, h.path_at), "/m.gguf", 8);
-    struct exchange_layer *layer = exchange_at(segment, h.layer_at);
-    uint32_t *hot = exchange_at(segment, h.hot_at);
+    struct exchange_layer *layer = exchange_at(h, h->layer_at);
+    uint32_t *hot = exchange_at(h, h->hot_at);
     layer[0] = (struct exchange_layer){EXCHANGE_LAYER_HAND, 0, 0, 1};
     layer[1] = (struct exchange_layer){EXCHANGE_LAYER_ROUTES, 0, 1, 5};
     for (uint32_t i = 0; i < 4; i++) {
         hot[1 + i] = i;
     }
-    write_steps(segment, &h);
-    const int bad =
-        save(dir, "segment", 1, segment, h.segment_bytes, NULL, 0) +
-        save(dir, "made", 2, byte, sizeof byte, segment + sizeof h, h.segment_bytes - sizeof h);
-    free(segment);
+    write_steps(h);
+    const int bad = save(dir, "segment", 1, h, h->segment_bytes, NULL, 0) +
+                    save(dir, "made", 2, byte, sizeof byte, h + 1, h->segment_bytes - sizeof *h);
+    free(h);
     return bad;
 }
 

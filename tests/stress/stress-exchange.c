@@ -16,6 +16,7 @@
 
 #include "base/mem.h"
 #include "gpu/exchange.h"
+#include "tests/unit/segment.h"
 
 #define N_LAYER   5u /* the first without experts, the last with routes: three hand-offs a step */
 #define N_HAND    3u
@@ -220,15 +221,10 @@ static bool make_segment(void)
                                      .block_tokens = 16,
                                      .max_seq_block = 1,
                                      .path_bytes = 8};
-    struct exchange_header header;
-    if (exchange_layout(&s, &header, NULL) != NUMOE_OK) {
+    h = segment_new(&s, NULL);
+    if (h == NULL) {
         return false;
     }
-    header.n_device = 1;
-    h = aligned_alloc(EXCHANGE_ALIGN, header.segment_bytes);
-    memset(h, 0, header.segment_bytes);
-    memcpy(h, &header, sizeof header);
-    memcpy(exchange_at(h, h->path_at), "/m.gguf", 8);
     struct exchange_layer *layer = exchange_at(h, h->layer_at);
     uint32_t *hot = exchange_at(h, h->hot_at);
     for (unsigned il = 1; il <= N_HAND; il++) {

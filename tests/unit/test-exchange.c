@@ -7,6 +7,7 @@
 #include "base/mem.h"
 #include "gpu/exchange.h"
 #include "gpu/plan.h"
+#include "tests/unit/segment.h"
 
 /* ------------------------------------------------------------------ segment */
 
@@ -31,21 +32,15 @@ static const struct exchange_sizes sizes = {
 /* A sound one, of exactly its size; free(). */
 static void *new_segment(uint64_t *bytes)
 {
-    struct exchange_header h;
     numoe_error err = {0};
-    cr_assert_eq(exchange_layout(&sizes, &h, &err), NUMOE_OK, "%s", err.text);
-    h.n_device = 1;
-    void *segment = aligned_alloc(EXCHANGE_ALIGN, h.segment_bytes);
-    cr_assert_not_null(segment);
-    memset(segment, 0, h.segment_bytes);
-    memcpy(segment, &h, sizeof h);
-    memcpy(exchange_at(segment, h.path_at), "/m.gguf", 8);
-    struct exchange_layer *layer = exchange_at(segment, h.layer_at);
+    struct exchange_header *h = segment_new(&sizes, &err);
+    cr_assert_not_null(h, "%s", err.text);
+    struct exchange_layer *layer = exchange_at(h, h->layer_at);
     layer[0] = (struct exchange_layer){.flags = EXCHANGE_LAYER_HAND, .hot0 = 0, .hot1 = 1};
     layer[1] = (struct exchange_layer){.flags = EXCHANGE_LAYER_HAND, .hot0 = 1, .hot1 = 1};
-    *(uint32_t *)exchange_at(segment, h.hot_at) = 3;
-    *bytes = h.segment_bytes;
-    return segment;
+    *(uint32_t *)exchange_at(h, h->hot_at) = 3;
+    *bytes = h->segment_bytes;
+    return h;
 }
 
 static void refuses(const void *segment, uint64_t bytes, const char *what)
@@ -136,29 +131,24 @@ Test(exchange, tables_are_checked)
 Test(exchange, layers_with_routes_are_counted)
 {
     struct exchange_sizes s = sizes;
-    struct exchange_header h;
     numoe_error err = {0};
     s.n_hot = 4;
     s.n_route = 1;
-    cr_assert_eq(exchange_layout(&s, &h, &err), NUMOE_OK, "%s", err.text);
-    h.n_device = 1;
-    uint8_t *segment = aligned_alloc(EXCHANGE_ALIGN, h.segment_bytes);
-    memset(segment, 0, h.segment_bytes);
-    memcpy(segment, &h, sizeof h);
-    memcpy(exchange_at(segment, h.path_at), "/m.gguf", 8);
-    struct exchange_layer *layer = exchange_at(segment, h.layer_at);
-    uint32_t *hot = exchange_at(segment, h.hot_at);
+    struct exchange_header *h = segment_new(&s, &err);
+    cr_assert_not_null(h, "%s", err.text);
+    struct exchange_layer *layer = exchange_at(h, h->layer_at);
+    uint32_t *hot = exchange_at(h, h->hot_at);
     layer[0] = (struct exchange_layer){.flags = EXCHANGE_LAYER_HAND};
     layer[1] = (struct exchange_layer){.flags = EXCHANGE_LAYER_ROUTES, .hot1 = 4};
     for (uint32_t i = 0; i < 4; i++) {
         hot[i] = i;
     }
-    cr_expect_eq(exchange_check(segment, h.segment_bytes, &err), NUMOE_OK, "%s", err.text);
-    cr_expect_eq(h.route_weight_at[0] - h.route_id_at[0], 128, "8 tokens of 2 choices in a line");
-    cr_expect_eq(exchange_step_hands(segment), 2, "no hand-off for layer 1");
+    cr_expect_eq(exchange_check(h, h->segment_bytes, &err), NUMOE_OK, "%s", err.text);
+    cr_expect_eq(h->route_weight_at[0] - h->route_id_at[0], 128, "8 tokens of 2 choices in a line");
+    cr_expect_eq(exchange_step_hands(h), 2, "no hand-off for layer 1");
     layer[1].flags = 0;
-    refuses(segment, h.segment_bytes, "routes that no layer has");
-    free(segment);
+    refuses(h, h->segment_bytes, "routes that no layer has");
+    free(h);
 }
 
 Test(exchange, another_model_is_told_from_the_engines)
