@@ -9,6 +9,7 @@
 
 #include "base/mem.h"
 #include "numoe/numoe.h"
+#include "tests/unit/sequences.h"
 #include "tests/unit/testdata.h"
 
 #define N_SESSION 3
@@ -65,28 +66,6 @@ static numoe_engine *open_engine(const char *fixture, const char *gpu, unsigned 
     return engine;
 }
 
-static void append(numoe_session *s, unsigned seed, size_t n)
-{
-    numoe_error err = {0};
-    for (size_t i = 0; i < n; i++) {
-        const int32_t id = (int32_t)((seed * 101 + i * 37 + i * i % 13) % 500);
-        cr_assert_eq(numoe_session_append(s, &id, 1, &err), NUMOE_OK, "%s", err.text);
-    }
-}
-
-static void evaluate(numoe_engine *engine, numoe_session **s)
-{
-    numoe_error err = {0};
-    size_t pending;
-    do {
-        cr_assert_eq(numoe_step(engine, s, N_SESSION, &err), NUMOE_OK, "%s", err.text);
-        pending = 0;
-        for (unsigned i = 0; i < N_SESSION; i++) {
-            pending += numoe_session_pending(s[i]);
-        }
-    } while (pending > 0);
-}
-
 /* Three sequences together over several chunks and KV blocks; one is cut and goes on otherwise. */
 static void run(numoe_engine *engine, struct heard *h)
 {
@@ -103,13 +82,13 @@ static void run(numoe_engine *engine, struct heard *h)
         numoe_session_on_route(s[i], hear_route, h);
         append(s[i], i, length[i]);
     }
-    evaluate(engine, s);
+    finish(engine, s, N_SESSION);
     numoe_session_truncate(s[1], 20);
     append(s[1], 9, 5);
     append(s[0], 8, 1);
-    evaluate(engine, s);
+    finish(engine, s, N_SESSION);
     append(s[2], 7, 1);
-    evaluate(engine, s);
+    finish(engine, s, N_SESSION);
     cr_assert_eq(numoe_engine_save_stats(engine, h->out[STATS], &err), NUMOE_OK, "%s", err.text);
     for (unsigned i = 0; i < N_SESSION; i++) {
         numoe_session_free(s[i]);

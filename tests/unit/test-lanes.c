@@ -8,6 +8,7 @@
 
 #include "dense/kv-chunk.h"
 #include "runtime/engine.h"
+#include "tests/unit/sequences.h"
 #include "tests/unit/testdata.h"
 
 #define TINY "tests/data/fixtures/deepseek3-a/deepseek3-a-f32.gguf" /* latent cache */
@@ -69,20 +70,6 @@ static size_t prompt_length(unsigned is)
     return length[is];
 }
 
-static int32_t token_of(unsigned is, size_t position)
-{
-    return (int32_t)((position * 37 + is * 101 + position * position % 13) % 500);
-}
-
-static void append(numoe_session *session, unsigned is, size_t n)
-{
-    numoe_error err = {0};
-    for (size_t i = 0; i < n; i++) {
-        const int32_t id = token_of(is, numoe_session_length(session));
-        cr_assert_eq(numoe_session_append(session, &id, 1, &err), NUMOE_OK, "%s", err.text);
-    }
-}
-
 static void open_sessions(numoe_engine *engine, numoe_session **session, unsigned n)
 {
     numoe_error err = {0};
@@ -97,26 +84,6 @@ static void close_all(numoe_engine *engine, numoe_session **session, unsigned n)
         numoe_session_free(session[is]);
     }
     numoe_engine_close(engine);
-}
-
-static size_t pending(numoe_session *const *session, unsigned n)
-{
-    size_t sum = 0;
-    for (unsigned is = 0; is < n; is++) {
-        sum += numoe_session_pending(session[is]);
-    }
-    return sum;
-}
-
-static unsigned finish(numoe_engine *engine, numoe_session **session, unsigned n)
-{
-    numoe_error err = {0};
-    unsigned n_step = 0;
-    while (pending(session, n) > 0) {
-        cr_assert_eq(numoe_step(engine, session, n, &err), NUMOE_OK, "%s", err.text);
-        n_step++;
-    }
-    return n_step;
 }
 
 static void set_mode(numoe_engine *engine, numoe_mode mode)

@@ -12,6 +12,7 @@
 #include "experts/spread.h"
 #include "numoe/numoe.h"
 #include "store/shape.h"
+#include "tests/unit/sequences.h"
 #include "tests/unit/testdata.h"
 
 #define MAX_RANK     4
@@ -184,16 +185,6 @@ static bool exchange(void *arg, size_t row_bytes, const void *send, const uint32
     return !meeting_fails(r);
 }
 
-static void append(numoe_session *session, unsigned is)
-{
-    static const size_t length[N_SEQUENCE] = {7, 90, 1, 40, 33};
-    numoe_error err = {0};
-    for (size_t i = 0; i < length[is]; i++) {
-        const int32_t id = (int32_t)((i * 37 + is * 101 + i * i % 13) % 90);
-        cr_assert_eq(numoe_session_append(session, &id, 1, &err), NUMOE_OK, "%s", err.text);
-    }
-}
-
 /* The last rank has no sequence: it computes for the others alone. */
 static unsigned rank_of_sequence(const struct rank *r, unsigned is)
 {
@@ -214,12 +205,13 @@ static void keep_logits(struct rank *r, numoe_session *const *session)
 
 static void evaluate(struct rank *r, numoe_engine *engine)
 {
+    static const size_t length[N_SEQUENCE] = {7, 90, 1, 40, 33};
     numoe_session *session[N_SEQUENCE] = {NULL}, *own[N_SEQUENCE];
     unsigned n = 0;
     for (unsigned is = 0; is < N_SEQUENCE; is++) {
         if (rank_of_sequence(r, is) == r->rank) {
             cr_assert_eq(numoe_session_new(engine, 0, &session[is], NULL), NUMOE_OK);
-            append(session[is], is);
+            append(session[is], is, length[is]);
             own[n++] = session[is];
         }
     }
@@ -305,17 +297,11 @@ static void check_ranks(const struct rank *like, unsigned n_rank, const struct r
               (size_t)weight_bytes, (size_t)alone->weight_bytes, (size_t)n_row);
 }
 
-static void keep_quiet(void *arg, numoe_log_level level, const char *line)
-{
-    (void)arg, (void)level, (void)line; /* crowded pools are meant here */
-}
-
 static void check_model(const char *model, unsigned defer)
 {
     static const numoe_placement placements[] = {NUMOE_PLACEMENT_SLICE, NUMOE_PLACEMENT_SHARD,
                                                  NUMOE_PLACEMENT_REPLICATE};
     struct rank alone = {.model = model, .n_node = 1, .defer = defer};
-    numoe_log_set(keep_quiet, NULL, NUMOE_LOG_WARN);
     run_rank(&alone);
     for (unsigned n_rank = 1; n_rank <= MAX_RANK; n_rank++) {
         const struct rank like = {.model = model,
@@ -331,13 +317,19 @@ static void check_model(const char *model, unsigned defer)
     free(alone.logits);
 }
 
-/* Engines are opened by several threads: none of them changes the environment then. */
-static void set_environment(void)
+static void keep_quiet(void *arg, numoe_log_level level, const char *line)
 {
-    setenv("HWLOC_HIDE_ERRORS", "2", 1);
+    (void)arg, (void)level, (void)line; /* crowded pools are meant here */
 }
 
-TestSuite(ranks, .init = set_environment, .timeout = 300);
+/* Engines are opened by several threads: none of them changes the environment then. */
+static void set_up(void)
+{
+    setenv("HWLOC_HIDE_ERRORS", "2", 1);
+    numoe_log_set(keep_quiet, NULL, NUMOE_LOG_WARN);
+}
+
+TestSuite(ranks, .init = set_up, .timeout = 300);
 
 #define FIXTURE(name) "tests/data/fixtures/" name "/" name "-f32.gguf"
 
@@ -375,7 +367,6 @@ Test(ranks, lost_rank)
 {
     const struct rank like = {.model = FIXTURE("deepseek3-a"), .n_node = 2};
     struct rank rank[MAX_RANK];
-    numoe_log_set(keep_quiet, NULL, NUMOE_LOG_WARN);
     for (unsigned at = 1; at <= 5; at++) {
         run_ranks(rank, 3, &like, at);
         for (unsigned i = 0; i < 3; i++) {
