@@ -58,6 +58,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "base/mem.h"
 #include "dense/kv-chunk.h"
 #include "numa/arena.h"
@@ -311,22 +312,15 @@ static unsigned long long pages_migrated(void)
     return n;
 }
 
-static double now_s(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-}
-
 /* Reads both over and over until as many pages have moved as unbound has, and for a while. Returns
  * how many have moved. */
 static unsigned long long read_from_afar(const volatile char *bound, const volatile char *unbound)
 {
     const unsigned long long before = pages_migrated();
-    const double begin = now_s();
+    const double begin = clock_seconds();
     unsigned long long moved = 0;
-    while (now_s() - begin < BALANCE_LEAST_S ||
-           (moved < FILL_BYTES / 4096 && now_s() - begin < BALANCE_MOST_S)) {
+    while (clock_seconds() - begin < BALANCE_LEAST_S ||
+           (moved < FILL_BYTES / 4096 && clock_seconds() - begin < BALANCE_MOST_S)) {
         for (size_t i = 0; i < FILL_BYTES; i += 64) {
             (void)bound[i];
             (void)unbound[i];

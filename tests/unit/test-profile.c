@@ -6,6 +6,7 @@
 #include <jansson.h>
 
 #include "base/clock.h"
+#include "base/mem.h"
 #include "numoe/numoe.h"
 #include "tests/unit/testdata.h"
 
@@ -187,7 +188,7 @@ static double table_seconds(const numoe_engine *engine)
     double sum = 0;
     for (unsigned i = 0; numoe_profile_get(engine, i, &row); i++) {
         bool is_callers = false;
-        for (size_t j = 0; j < sizeof callers / sizeof callers[0]; j++) {
+        for (size_t j = 0; j < ARRAY_LEN(callers); j++) {
             is_callers = is_callers || strcmp(row.name, callers[j]) == 0;
         }
         sum += is_callers ? 0 : row.seconds;
