@@ -6,13 +6,11 @@
 . "$(dirname "$0")/batch-lib.sh"
 
 n_request=${BATCH_REQUESTS:-24} n_kill=${BATCH_KILLS:-5} seed=${BATCH_SEED:-$$}
-launcher=${BATCH_LAUNCHER:-} # "mpirun -n 2", for several processes
 ulimit -c 0
 env --default-signal=INT,QUIT,HUP true 2>/dev/null || { echo 'env cannot restore signals'; exit 77; }
 
 # Replaces the shell, so that a signal reaches the program: run within ( ).
-# shellcheck disable=SC2086 # words
-run() { exec env --default-signal=INT,QUIT,HUP $launcher "$numoe" batch -q --sync 0.2 "$@" 2>"$tmp/err" </dev/null; }
+run() { exec env --default-signal=INT,QUIT,HUP "$numoe" batch -q --sync 0.2 "$@" 2>"$tmp/err" </dev/null; }
 
 make_requests "$n_request" >"$tmp/in"
 "$numoe" batch -q -i "$tmp/in" -o "$tmp/want" </dev/null || complain "status $? when left alone"
@@ -37,8 +35,7 @@ until_moment()
 {
     random 4
     if test "$drawn" -eq 0; then
-        random 200
-        sleep "$(awk "BEGIN { print $drawn / 1000 }")"
+        sleep_random 200
         return
     fi
     random $((2 * n_request / n_kill))
@@ -109,35 +106,14 @@ done
 same_set "$tmp/want" "$tmp/full" 'after a full disk'
 
 # ---- a real one, where a file system can be made: hardly larger than a journal, and half of what it needs
-cat >"$tmp/on-tmpfs" <<'END'
-mount -t tmpfs -o size="$6" none "$1" || exit 77
-"$2" batch -q --sync 0 -i "$3" -o "$1/out" 2>"$4" </dev/null
-status=$?
-mount -o remount,size=50m "$1"
-test $status -eq 1 || { echo "status $status" >>"$4"; exit 2; }
-"$2" batch -q -i "$3" -o "$1/out" </dev/null && cp "$1/out" "$5" || exit 2
-END
-mkdir "$tmp/disk"
 for size in 8192 $((bytes / 2 / 4096 * 4096 + 4096)); do
-    unshare -m sh "$tmp/on-tmpfs" "$tmp/disk" "$numoe" "$tmp/in" "$tmp/err" "$tmp/from-disk" $size 2>/dev/null
-    case $? in
-    0)
-        grep -q 'No space left' "$tmp/err" || complain "a full disk: $(cat "$tmp/err")"
-        same_set "$tmp/want" "$tmp/from-disk" 'after a full file system'
-        echo "a file system of $size bytes was full"
-        ;;
-    1 | 77) echo 'not tried: a full file system: none can be made here' ;;
-    *) complain "a full file system: $(cat "$tmp/err")" ;;
-    esac
+    on_full_disk $size '' "$numoe" batch -q --sync 0
 done
 
 # ---- two at a time
 (run -i "$tmp/in" -o "$tmp/two") &
 pid=$!
-for _ in $(seq 400); do
-    test -s "$tmp/two.journal" && break
-    sleep 0.02
-done
+wait_until 8 test -s "$tmp/two.journal"
 kill -STOP $pid # it must not be done before the other has begun
 expect 2 'another job is writing these results' "$numoe" batch -q -i "$tmp/in" -o "$tmp/two"
 kill -KILL $pid

@@ -5,7 +5,7 @@
 . "$(dirname "$0")/batch-lib.sh"
 
 n_request=${BATCH_REQUESTS:-24} n_kill=${BATCH_KILLS:-4} seed=${BATCH_SEED:-$$}
-if ! grep -q "^HAVE_MPI_FALSE='#'" "${NUMOE_TEST_BUILDDIR:-.}/config.log"; then
+if ! built_with_mpi "${NUMOE_TEST_BUILDDIR:-.}"; then
     OMPI_COMM_WORLD_SIZE=2 expect 3 'built without MPI \(configure --with-mpi\)' "$numoe" batch -q -i x -o "$tmp/x"
     OMPI_COMM_WORLD_SIZE=2 expect 2 'x: No such file' "$numoe" batch -q -i x -o "$tmp/x" --shard 1/2
     test $bad -eq 0 || exit 1
@@ -21,7 +21,7 @@ export OMPI_MCA_btl_vader_single_copy_mechanism OMPI_MCA_btl OMPI_MCA_plm OMPI_M
     OMPI_MCA_rmaps_base_oversubscribe OMPI_ALLOW_RUN_AS_ROOT OMPI_ALLOW_RUN_AS_ROOT_CONFIRM
 ulimit -c 0
 
-# ranks N OPTION...: a batch of so many; launch: the same with options for mpirun before --.
+# ranks N OPTION...: a batch of so many.
 ranks() { n=$1 && shift && mpirun -n "$n" "$numoe" batch "$@" >"$tmp/log" 2>&1 </dev/null; }
 says() { grep -Eq "$1" "$tmp/log" || complain "not said: $1: $(cat "$tmp/log")"; }
 lines() { wc -l <"$1"; }
@@ -113,27 +113,8 @@ test $? -eq 2 || complain "patience: $(cat "$tmp/log")"
 says 'NUMOE_PEER_PATIENCE is "soon", expected seconds'
 
 # ---- a full disk, whoever computed what does not fit, and who waits for whom: status 1, and it goes on
-cat >"$tmp/on-tmpfs" <<'END'
-size=$1 disk=$2 numoe=$3 in=$4
-mount -t tmpfs -o size="$size" none "$disk" || exit 77
-timeout 50 mpirun -n 2 "$numoe" batch -q --sync 0 -i "$in" -o "$disk/out" --expert-parallel
-status=$?
-mount -o remount,size=50m "$disk"
-test $status -eq 1 || { echo "status $status" >&2; exit 2; }
-"$numoe" batch -q -i "$in" -o "$disk/out" && cat "$disk/out"
-END
-mkdir "$tmp/disk"
 for size in 4096 8192; do
-    unshare -m sh "$tmp/on-tmpfs" $size "$tmp/disk" "$numoe" "$tmp/in" >"$tmp/from-disk" 2>"$tmp/log" </dev/null
-    case $? in
-    0)
-        test "$(grep -c '^numoe: ' "$tmp/log")" -eq 1 || complain "not one line: $(cat "$tmp/log")"
-        says '^numoe: rank 0: .*out: No space left'
-        same_set "$tmp/want" "$tmp/from-disk" 'after a full file system'
-        ;;
-    1 | 77) echo 'not tried: a full file system: none can be made here' ;;
-    *) complain "a full file system of $size: $(cat "$tmp/log")" ;;
-    esac
+    on_full_disk $size 'rank 0: ' timeout 50 mpirun -n 2 "$numoe" batch -q --sync 0 --expert-parallel
 done
 
 # ---- time
@@ -155,16 +136,6 @@ rank_pid()
     done
 }
 
-# Results are locked until the last rank of a job is gone.
-wait_unlocked()
-{
-    for _ in $(seq 100); do
-        flock -n "$1" true 2>/dev/null && return
-        sleep 0.05
-    done
-    complain "$1 is still locked"
-}
-
 n_hit=0 begun_with=$seed
 for i in $(seq "$n_kill"); do
     test $((i % 4)) -eq 1 && rm -f "$tmp/killed" "$tmp/killed".*
@@ -172,8 +143,7 @@ for i in $(seq "$n_kill"); do
     # shellcheck disable=SC2086 # no option is none
     mpirun -n 2 "$numoe" batch -q $option --sync 0.1 -i "$tmp/in" -o "$tmp/killed" >"$tmp/log" 2>&1 </dev/null &
     job=$!
-    random "$ms"
-    sleep "$(awk "BEGIN { print $drawn / 1000 }")"
+    sleep_random "$ms"
     case $((i % 4)) in
     0) kill -KILL $job ;;
     1) kill -USR1 $job ;;
@@ -185,7 +155,8 @@ for i in $(seq "$n_kill"); do
     test $status -eq 0 || n_hit=$((n_hit + 1))
     test $status -ne 0 || test "$(lines "$tmp/killed")" -eq $n_line || complain "kill $i: status 0, too few results"
     test $status -ne 2 && test $status -ne 3 || complain "kill $i: status $status: $(cat "$tmp/log")"
-    test ! -e "$tmp/killed" || wait_unlocked "$tmp/killed"
+    # Results are locked until the last rank of a job is gone.
+    test ! -e "$tmp/killed" || wait_until 5 flock -n "$tmp/killed" true || complain "kill $i: results are still locked"
 done 2>/dev/null
 ranks 2 -q -i "$tmp/in" -o "$tmp/killed" || complain "after kills: status $?: $(cat "$tmp/log")"
 same_set "$tmp/want" "$tmp/killed" "after $n_kill kills (seed $begun_with)"
@@ -196,7 +167,7 @@ test $n_hit -gt 0 || complain 'no kill hit a job at work'
 make_requests 120 >"$tmp/many"
 mpirun -n 2 "$numoe" batch -q --sync 0 -i "$tmp/many" -o "$tmp/warned" >"$tmp/log" 2>&1 </dev/null &
 job=$!
-for _ in $(seq 200); do test -s "$tmp/warned" && break; sleep 0.05; done
+wait_until 10 test -s "$tmp/warned"
 kill -USR1 $job
 wait $job
 test $? -eq 75 || complain "status $? after SIGUSR1: $(cat "$tmp/log")"
@@ -205,7 +176,7 @@ says '^numoe: rank 0: stopped: User defined signal 1; the same command goes on; 
 # ---- where the MPI lets the others live, what a lost rank had is done by them
 mpirun --enable-recovery -n 2 "$numoe" batch -q --sync 0 -i "$tmp/many" -o "$tmp/lost" >"$tmp/log" 2>&1 </dev/null &
 job=$!
-for _ in $(seq 200); do test -s "$tmp/lost" && break; sleep 0.05; done
+wait_until 10 test -s "$tmp/lost"
 kill -KILL "$(rank_pid $job 1)" || complain 'no rank 1'
 wait $job
 says '^numoe: rank 0: rank 1 was lost: what it had, [0-9]+ requests, is dealt again'
@@ -216,10 +187,10 @@ same_set "$tmp/alone" "$tmp/lost" 'a lost rank'
 # ---- a rank that is silent: what it has is dealt again; when it wakes up, nothing is there twice
 NUMOE_PEER_PATIENCE=3 mpirun -n 2 "$numoe" batch --sync 0 -i "$tmp/many" -o "$tmp/silent" >"$tmp/log" 2>&1 </dev/null &
 job=$!
-for _ in $(seq 200); do test -s "$tmp/silent" && break; sleep 0.05; done
+wait_until 10 test -s "$tmp/silent"
 pid=$(rank_pid $job 1)
 kill -STOP "$pid" || complain 'no rank 1'
-for _ in $(seq 200); do grep -q 'rank 1 is silent' "$tmp/log" && break; sleep 0.05; done
+wait_until 10 grep -q 'rank 1 is silent' "$tmp/log"
 kill -CONT "$pid"
 wait $job || complain "a silent rank: status $?: $(cat "$tmp/log")"
 says '^numoe: rank 0: rank 1 is silent: what it had, [0-9]+ requests, is dealt again'

@@ -224,7 +224,7 @@ test -e "$tmp/both" && complain 'results of a job that did not begin'
 awk 'BEGIN { for (; i < 20000; i++) printf "{\"custom_id\": \"%d\", \"body\": {\"prompt\": \"x\"}}\n", i }' >"$tmp/lots"
 (exec "$numoe" batch -q -i "$tmp/lots" -o "$tmp/early" 2>"$tmp/err" </dev/null) &
 pid=$!
-for _ in $(seq 1000); do test -e "$tmp/early.journal" && break; sleep 0.01; done
+wait_until 10 test -e "$tmp/early.journal"
 kill -TERM $pid
 wait $pid
 test $? -eq 75 || complain "status $? after an early signal: $(cat "$tmp/err")"
@@ -241,7 +241,7 @@ same_set "$tmp/all" "$tmp/unread" 'unread'
 # ---- stopped at work: what is thrown away is told, and it is what was generated and is in no result
 make_requests 120 >"$tmp/many"
 ("$numoe" batch --sync 0 --max-seqs 16 -i "$tmp/many" -o "$tmp/stopped" 2>"$tmp/err" </dev/null & echo $! >"$tmp/pid"; wait $!; echo $? >"$tmp/status") &
-for _ in $(seq 1000); do test -s "$tmp/stopped" && break; sleep 0.01; done
+wait_until 10 test -s "$tmp/stopped"
 kill -TERM "$(cat "$tmp/pid")"
 kill -TERM "$(cat "$tmp/pid")" # as timeout does, and srun may: that is no second request
 wait $!

@@ -16,11 +16,7 @@ env --default-signal=INT,QUIT,HUP true 2>/dev/null || { echo 'env cannot restore
 # wait_for FILE PATTERN: until the file has such a line; 60 s at most.
 wait_for()
 {
-    for _ in $(seq 600); do
-        grep -q "$2" "$1" 2>/dev/null && return
-        sleep 0.1
-    done
-    complain "no '$2': $(cat "$tmp/err")"
+    wait_until 60 grep -q "$2" "$1" || complain "no '$2': $(cat "$tmp/err")"
 }
 
 # ---- a story that is long enough to be interrupted

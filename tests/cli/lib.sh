@@ -1,4 +1,4 @@
-# Shared by the command line tests: where the program is, a scratch folder, and two checks.
+# Shared by the command line tests: where the program is, a scratch folder, and checks.
 # shellcheck shell=sh
 numoe=${NUMOE_TEST_BUILDDIR:-.}/numoe
 src=${NUMOE_TEST_SRCDIR:-$(dirname "$0")/../..}
@@ -37,6 +37,19 @@ expect()
             complain "'$pattern' is not in the error of $*: $(cat "$tmp/err")"
         ;;
     esac
+}
+
+# wait_until SECONDS COMMAND...: until it succeeds; status 1 where that takes longer.
+wait_until()
+{
+    n_try=$(($1 * 100))
+    shift
+    while test $n_try -gt 0; do
+        "$@" >/dev/null 2>&1 && return
+        sleep 0.01
+        n_try=$((n_try - 1))
+    done
+    return 1
 }
 
 # same A B WHAT: two files are equal.
