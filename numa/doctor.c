@@ -8,7 +8,6 @@
 
 #include <errno.h>
 #include <hwloc.h>
-#include <limits.h>
 #include <stdarg.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -31,7 +30,8 @@
 struct exam {
     struct world *world;
     const char *root;
-    char *status, *meminfo;     /* /proc/self/status, /proc/meminfo; NULL unreadable */
+    char *status, *ulimits;     /* /proc/self/status, /proc/self/limits; NULL unreadable */
+    char *meminfo;              /* /proc/meminfo; likewise */
     hwloc_bitmap_t nodes, cpus; /* with memory; online. Empty where unknown */
     struct cgroup_limits limits;
     int bind_error, where_error;
@@ -63,9 +63,7 @@ static bool has_several_nodes(const struct exam *e)
 static uint64_t find_u64(const char *text, const char *key)
 {
     uint64_t value = 0;
-    if (text) {
-        world_find_u64(text, key, &value);
-    }
+    world_find_u64(text, key, &value);
     return value;
 }
 
@@ -365,12 +363,11 @@ static void check_swap(const struct exam *e, struct doctor_finding *f)
 
 static void check_memlock(const struct exam *e, struct doctor_finding *f)
 {
-    char *limits = world_read(e->root, "/proc/self/limits");
-    const char *line = limits ? strstr(limits, "Max locked memory") : NULL;
-    unsigned long long bytes = 0;
-    if (line == NULL) {
+    static const char key[] = "Max locked memory";
+    uint64_t bytes;
+    if (e->ulimits == NULL || strstr(e->ulimits, key) == NULL) {
         found(f, "not known");
-    } else if (sscanf(line, "Max locked memory %llu", &bytes) != 1) {
+    } else if (!world_find_u64(e->ulimits, key, &bytes)) {
         found(f, "unlimited");
     } else {
         found(f, "%.1f MiB", (double)bytes / 1048576.0);
@@ -380,23 +377,19 @@ static void check_memlock(const struct exam *e, struct doctor_finding *f)
                      "/etc/security/limits.conf");
         }
     }
-    mem_free(limits);
 }
 
 /* ulimit -v and -d: both count what is mapped, whether it is used or not. */
 static void check_address_space(const struct exam *e, struct doctor_finding *f)
 {
     static const char *const key[] = {"Max address space", "Max data size"};
-    char *limits = world_read(e->root, "/proc/self/limits");
-    unsigned long long least = ULLONG_MAX, bytes;
-    for (size_t i = 0; limits != NULL && i < ARRAY_LEN(key); i++) {
-        const char *line = strstr(limits, key[i]);
-        if (line != NULL && sscanf(line + strlen(key[i]), " %llu", &bytes) == 1) {
+    uint64_t least = UINT64_MAX, bytes;
+    for (size_t i = 0; i < ARRAY_LEN(key); i++) {
+        if (world_find_u64(e->ulimits, key[i], &bytes)) {
             least = MIN(least, bytes);
         }
     }
-    mem_free(limits);
-    if (least == ULLONG_MAX) {
+    if (least == UINT64_MAX) {
         found(f, "not limited");
         return;
     }
@@ -603,6 +596,7 @@ void doctor_examine(struct world *world, struct doctor_report *report)
 {
     struct exam e = {.world = world, .root = world->root};
     e.status = world_read(e.root, "/proc/self/status");
+    e.ulimits = world_read(e.root, "/proc/self/limits");
     e.meminfo = world_read(e.root, "/proc/meminfo");
     e.nodes = hwloc_bitmap_alloc();
     e.cpus = hwloc_bitmap_alloc();
@@ -622,5 +616,6 @@ void doctor_examine(struct world *world, struct doctor_report *report)
     hwloc_bitmap_free(e.nodes);
     hwloc_bitmap_free(e.cpus);
     mem_free(e.status);
+    mem_free(e.ulimits);
     mem_free(e.meminfo);
 }

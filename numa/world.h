@@ -60,7 +60,8 @@ size_t world_binds(const struct world *w, const struct world_bind **bind);
 char *world_read(const char *root, const char *path);
 /* The number a file starts with; false where there is none. */
 bool world_read_u64(const char *root, const char *path, uint64_t *value);
-/* The number after `key` at the start of a line of `text`, as in /proc/meminfo and memory.stat. */
+/* The number after `key` at the start of a line of `text`, as in /proc/meminfo and memory.stat;
+ * false where there is none. text may be NULL. */
 bool world_find_u64(const char *text, const char *key, uint64_t *value);
 
 #endif
