@@ -14,12 +14,17 @@
 #define DISPLAY     0x03u /* class of display controllers, without or with a display */
 #define SPEED_CHARS 16
 
-/* A number such as "0x10de" or "16"; -1: not known. */
-static long read_number(const char *root, const char *slot, const char *name)
+static char *read_slot(const char *root, const char *slot, const char *name)
 {
     char path[320];
     snprintf(path, sizeof path, PCI "/%s/%s", slot, name);
-    char *text = world_read(root, path), *end = text;
+    return world_read(root, path);
+}
+
+/* A number such as "0x10de" or "16"; -1: not known. */
+static long read_number(const char *root, const char *slot, const char *name)
+{
+    char *text = read_slot(root, slot, name), *end = text;
     long value = text != NULL ? strtol(text, &end, 0) : -1;
     value = end == text ? -1 : value;
     mem_free(text);
@@ -29,9 +34,7 @@ static long read_number(const char *root, const char *slot, const char *name)
 /* "32.0 GT/s PCIe" is 32.0; "" where it is not known. */
 static void read_speed(const char *root, const char *slot, const char *name, char *speed)
 {
-    char path[320];
-    snprintf(path, sizeof path, PCI "/%s/%s", slot, name);
-    char *text = world_read(root, path);
+    char *text = read_slot(root, slot, name);
     const size_t n = text != NULL ? strspn(text, "0123456789.") : 0;
     snprintf(speed, SPEED_CHARS, "%.*s", (int)MIN(n, (size_t)SPEED_CHARS - 1),
              text != NULL ? text : "");
@@ -47,9 +50,7 @@ static bool is_gpu(const char *root, const char *slot)
 /* The line DRIVER= of uevent; "" where there is none. */
 static void read_driver(const char *root, const char *slot, char *driver, size_t cap)
 {
-    char path[320];
-    snprintf(path, sizeof path, PCI "/%s/uevent", slot);
-    char *text = world_read(root, path);
+    char *text = read_slot(root, slot, "uevent");
     const char *line = text != NULL ? strstr(text, "DRIVER=") : NULL;
     const char *name = line != NULL ? line + strlen("DRIVER=") : "";
     snprintf(driver, cap, "%.*s", (int)strcspn(name, "\n"), name);
@@ -92,7 +93,6 @@ static void describe(const char *root, const char *slot, struct doctor_finding *
 {
     char driver[48];
     const long node = read_number(root, slot, "numa_node");
-    *f = (struct doctor_finding){.check = "GPU"};
     add(f, "NVIDIA %04lx at %.32s", read_number(root, slot, "device"), slot);
     if (node >= 0) {
         add(f, ", node %ld", node);
@@ -119,17 +119,16 @@ void doctor_look_for_gpus(const char *root, struct doctor_report *report)
     struct dirent **entry = NULL;
     snprintf(path, sizeof path, "%s" PCI, root);
     const int n = scandir(path, &entry, NULL, alphasort);
+    struct doctor_finding *f;
     for (int i = 0; i < n; i++) {
-        if (is_gpu(root, entry[i]->d_name) && report->n_finding < DOCTOR_MAX_FINDING) {
-            describe(root, entry[i]->d_name, &report->finding[report->n_finding++]);
+        if (is_gpu(root, entry[i]->d_name) && (f = doctor_next(report, "GPU")) != NULL) {
+            describe(root, entry[i]->d_name, f);
             report->n_gpu++;
         }
         free(entry[i]);
     }
     free(entry);
-    if (report->n_gpu == 0) {
-        struct doctor_finding *f = &report->finding[report->n_finding++];
-        *f = (struct doctor_finding){.check = "GPU"};
+    if (report->n_gpu == 0 && (f = doctor_next(report, "GPU")) != NULL) {
         add(f, "no NVIDIA GPU");
     }
 }

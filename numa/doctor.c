@@ -592,6 +592,16 @@ static void read_set(const char *root, const char *path, hwloc_bitmap_t set)
     mem_free(list);
 }
 
+struct doctor_finding *doctor_next(struct doctor_report *report, const char *check)
+{
+    if (report->n_finding == DOCTOR_MAX_FINDING) {
+        return NULL;
+    }
+    struct doctor_finding *f = &report->finding[report->n_finding++];
+    *f = (struct doctor_finding){.check = check};
+    return f;
+}
+
 void doctor_examine(struct world *world, struct doctor_report *report)
 {
     struct exam e = {.world = world, .root = world->root};
@@ -607,9 +617,7 @@ void doctor_examine(struct world *world, struct doctor_report *report)
     probe_calls(&e);
     memset(report, 0, sizeof(*report));
     for (size_t i = 0; i < ARRAY_LEN(checks); i++) {
-        struct doctor_finding *f = &report->finding[report->n_finding++];
-        f->check = checks[i].name;
-        checks[i].look(&e, f);
+        checks[i].look(&e, doctor_next(report, checks[i].name));
     }
     doctor_look_for_gpus(e.root, report);
     cgroup_fini(&e.limits);

@@ -26,6 +26,9 @@ struct doctor_report {
     unsigned n_finding, n_gpu;
 };
 
+/* A new finding on `check`, all well so far; NULL where there is no room for more. */
+struct doctor_finding *doctor_next(struct doctor_report *report, const char *check);
+
 /* Reads below the world's root and tries its calls on a page of its own. What cannot be read is not
  * complained of. */
 void doctor_examine(struct world *world, struct doctor_report *report);

@@ -9,21 +9,10 @@
 
 #define GIB 1073741824.0
 
-static struct doctor_finding *next(struct doctor_report *report, const char *check)
-{
-    struct doctor_finding *f = &report->finding[report->n_finding];
-    if (report->n_finding == DOCTOR_MAX_FINDING) {
-        return NULL;
-    }
-    report->n_finding++;
-    *f = (struct doctor_finding){.check = check};
-    return f;
-}
-
 /* No program is a fault only where there is a GPU. */
 static void tell_failure(struct doctor_report *report, const char *why, const char *mend)
 {
-    struct doctor_finding *f = next(report, "GPU program");
+    struct doctor_finding *f = doctor_next(report, "GPU program");
     if (f == NULL) {
         return;
     }
@@ -39,7 +28,7 @@ static void tell_devices(struct doctor_report *report, const struct exchange_hel
 {
     for (uint32_t i = 0; i < hello->n_device; i++) {
         const struct exchange_device *device = &hello->device[i];
-        struct doctor_finding *f = next(report, "GPU program");
+        struct doctor_finding *f = doctor_next(report, "GPU program");
         char node[32] = "node not known";
         if (f == NULL) {
             return;
@@ -55,7 +44,7 @@ static void tell_devices(struct doctor_report *report, const struct exchange_hel
 
 static void tell_program(struct doctor_report *report, const struct exchange_hello *hello)
 {
-    struct doctor_finding *f = next(report, "GPU program");
+    struct doctor_finding *f = doctor_next(report, "GPU program");
     if (f == NULL) {
         return;
     }
