@@ -33,22 +33,27 @@
 #define MAX_LAYER  4096u
 #define MAX_EXPERT 4096u
 
+/* A number below most at *at, which moves behind it; false where there is none. */
+static bool take_index(const char *text, size_t len, unsigned most, size_t *at, unsigned *out)
+{
+    const size_t from = *at;
+    unsigned n = 0;
+    for (; *at < len && text[*at] >= '0' && text[*at] <= '9' && n < most; (*at)++) {
+        n = n * 10 + (unsigned)(text[*at] - '0');
+    }
+    *out = n;
+    return *at > from && n < most;
+}
+
 /* "blk.12.NAME" gives 12 and NAME; false for what is no layer's. */
 static bool split_name(const char *name, size_t len, unsigned *il, const char **rest,
                        size_t *rest_len)
 {
     size_t at = 4;
-    unsigned n = 0;
-    if (len < at || memcmp(name, "blk.", at) != 0) {
+    if (len < at || memcmp(name, "blk.", at) != 0 || !take_index(name, len, MAX_LAYER, &at, il) ||
+        at >= len || name[at] != '.') {
         return false;
     }
-    for (; at < len && name[at] >= '0' && name[at] <= '9' && n < MAX_LAYER; at++) {
-        n = n * 10 + (unsigned)(name[at] - '0');
-    }
-    if (at == 4 || at >= len || name[at] != '.' || n >= MAX_LAYER) {
-        return false;
-    }
-    *il = n;
     *rest = name + at + 1;
     *rest_len = len - at - 1;
     return true;
@@ -238,7 +243,8 @@ struct sums {
     uint32_t n_col[MAX_LAYER]; /* of the router's input; 0: no entry */
     double router[MAX_LAYER];
     struct entry experts[MAX_LAYER];
-    double *single[MAX_LAYER]; /* [n_single]: of entries for each expert */
+    double *single[MAX_LAYER]; /* [n_single]: sums of each expert, from entries of its own or, in
+                                  the end, from its part of experts */
     unsigned n_single[MAX_LAYER];
     unsigned n_layer;
 };
@@ -254,17 +260,9 @@ static void sums_free(struct sums *sums)
 /* "ffn_gate.7.weight" gives 7. */
 static bool is_single(const char *text, size_t len, unsigned *ie)
 {
-    const size_t head = sizeof "ffn_gate." - 1;
-    size_t at = head;
-    unsigned n = 0;
-    if (len <= head || memcmp(text, "ffn_gate.", head) != 0) {
-        return false;
-    }
-    for (; at < len && text[at] >= '0' && text[at] <= '9' && n < MAX_EXPERT; at++) {
-        n = n * 10 + (unsigned)(text[at] - '0');
-    }
-    *ie = n;
-    return at > head && n < MAX_EXPERT && is_name(text + at, len - at, ".weight");
+    size_t at = sizeof "ffn_gate." - 1;
+    return len > at && memcmp(text, "ffn_gate.", at) == 0 &&
+           take_index(text, len, MAX_EXPERT, &at, ie) && is_name(text + at, len - at, ".weight");
 }
 
 static double sum_values(const unsigned char *value, size_t n)
@@ -312,12 +310,17 @@ static bool has_experts(const struct sums *sums, unsigned il)
     return sums->experts[il].n_value > 0 || sums->n_single[il] > 0;
 }
 
-/* Of all columns of one expert's inputs. */
-static double expert_sum(const struct sums *sums, unsigned il, unsigned ie)
+/* Experts that stand in one entry, each with all columns of its inputs, become single ones. */
+static numoe_status split_experts(struct sums *sums, unsigned il, unsigned n_expert,
+                                  numoe_error *err)
 {
     const size_t n_col = sums->n_col[il];
-    return sums->n_single[il] > 0 ? sums->single[il][ie]
-                                  : sum_values(sums->experts[il].value + ie * n_col * 4, n_col);
+    FORWARD_IF(mem_new(&sums->single[il], n_expert, sizeof(double), "an importance matrix", err));
+    sums->n_single[il] = n_expert;
+    for (unsigned ie = 0; ie < n_expert; ie++) {
+        sums->single[il][ie] = sum_values(sums->experts[il].value + ie * n_col * 4, n_col);
+    }
+    return NUMOE_OK;
 }
 
 /* Sums of very many numbers with 24 bits stop growing, the router's first. */
@@ -325,7 +328,7 @@ static double expert_sum(const struct sums *sums, unsigned il, unsigned ie)
 
 /* Choices of layer il in millionths of all, from sums of squares. *ratio: all of them over the
  * router's; beyond any for what no sums can be. */
-static numoe_status take_sums(const struct sums *sums, unsigned il, const char *path,
+static numoe_status take_sums(struct sums *sums, unsigned il, const char *path,
                               struct expert_stats *s, double *ratio, numoe_error *err)
 {
     const struct entry *e = &sums->experts[il];
@@ -338,26 +341,29 @@ static numoe_status take_sums(const struct sums *sums, unsigned il, const char *
                            path, il);
     }
     const unsigned n_expert = sums->n_single[il] > 0 ? sums->n_single[il] : e->n_value / n_col;
+    FORWARD_IF(add_layer(s, il, path, n_expert, err));
+    if (sums->n_single[il] == 0) {
+        FORWARD_IF(split_experts(sums, il, n_expert, err));
+    }
+    const double *sum = sums->single[il];
     double total = 0, most = 0;
     for (unsigned ie = 0; ie < n_expert; ie++) {
-        const double sum = expert_sum(sums, il, ie);
-        total += sum;
-        most = MAX(most, sum);
+        total += sum[ie];
+        most = MAX(most, sum[ie]);
     }
-    FORWARD_IF(add_layer(s, il, path, n_expert, err));
     if (!(total > 0 && total < 1e30 && sums->router[il] > 0)) {
         return status_fail(err, NUMOE_E_FILE_MODEL, "%s: layer %u: values that are no squares",
                            path, il);
     }
     for (unsigned ie = 0; ie < n_expert; ie++) {
-        const double sum = expert_sum(sums, il, ie);
-        s->count[(size_t)il * n_expert + ie] = sum > 0 ? (uint64_t)(sum / total * 1e6 + 0.5) : 0;
+        s->count[(size_t)il * n_expert + ie] =
+            sum[ie] > 0 ? (uint64_t)(sum[ie] / total * 1e6 + 0.5) : 0;
     }
     *ratio = most > SLACK * sums->router[il] ? INFINITY : total / sums->router[il];
     return NUMOE_OK;
 }
 
-static numoe_status take_all(const struct sums *sums, const char *path, struct expert_stats *s,
+static numoe_status take_all(struct sums *sums, const char *path, struct expert_stats *s,
                              numoe_error *err)
 {
     double sum = 0;
