@@ -240,18 +240,17 @@ static void write_x(const struct emu *e, uint64_t slot, const float *x, size_t t
     }
 }
 
-/* The worker's own tokens: hot here is elsewhere there. */
-static void write_choice(const struct emu *e, struct worker *w, uint64_t slot, uint32_t lo,
-                         uint32_t hi)
+/* A layer's choices of the worker's own tokens, to [max_tokens, n_expert_used] of a hand-off or of
+ * the result. In a hand-off, hot here is elsewhere there. */
+static void write_choice(const struct emu *e, struct worker *w, bool hands, int32_t *to,
+                         float *to_weights, uint32_t lo, uint32_t hi)
 {
     const size_t k = e->h->n_expert_used;
-    int32_t *to = exchange_at(e->h, e->h->id_at[slot]);
-    float *to_weights = exchange_at(e->h, e->h->weight_at[slot]);
     const int32_t *ids;
     const float *weights;
     experts_choice(e->experts, w, &ids, &weights);
     for (size_t i = lo * k; i < hi * k; i++) {
-        to[i] = emu_fault_ids() ? INT32_MAX : EXCHANGE_HOT(ids[i]);
+        to[i] = emu_fault_ids() ? INT32_MAX : hands ? EXCHANGE_HOT(ids[i]) : ids[i];
     }
     memcpy(to_weights + lo * k, weights + lo * k, (hi - lo) * k * sizeof *weights);
 }
@@ -266,22 +265,15 @@ static void ring_x(struct emu *e, struct worker *w, uint64_t hand)
     }
 }
 
-/* The worker's own tokens of a layer whose experts are all here, for the result. */
+/* For the result: those of a layer whose experts are all here. */
 static void write_routes(const struct emu *e, struct worker *w, unsigned i_route, uint32_t lo,
                          uint32_t hi)
 {
     const struct exchange_header *h = e->h;
     const uint64_t slot = e->step->number % 2;
-    const size_t k = h->n_expert_used, at = ((size_t)i_route * h->max_tokens + lo) * k;
-    const int32_t *ids;
-    const float *weights;
-    experts_choice(e->experts, w, &ids, &weights);
-    int32_t *to = (int32_t *)exchange_at(e->h, h->route_id_at[slot]) + at;
-    for (size_t i = 0; i < (hi - lo) * k; i++) {
-        to[i] = emu_fault_ids() ? INT32_MAX : ids[lo * k + i];
-    }
-    memcpy((float *)exchange_at(e->h, h->route_weight_at[slot]) + at, weights + lo * k,
-           (hi - lo) * k * sizeof *weights);
+    const size_t at = (size_t)i_route * h->max_tokens * h->n_expert_used;
+    write_choice(e, w, false, (int32_t *)exchange_at(e->h, h->route_id_at[slot]) + at,
+                 (float *)exchange_at(e->h, h->route_weight_at[slot]) + at, lo, hi);
 }
 
 /* Numbers of the next hand-off, and of the next layer whose choices come with the result. */
@@ -303,7 +295,8 @@ static void walk_experts(struct emu *e, struct worker *w, unsigned il, struct pl
         for (uint32_t t = lo; t < hi; t++) {
             write_x(e, slot, x->f, t);
         }
-        write_choice(e, w, slot, lo, hi);
+        write_choice(e, w, true, exchange_at(e->h, e->h->id_at[slot]),
+                     exchange_at(e->h, e->h->weight_at[slot]), lo, hi);
         ring_x(e, w, next->hand);
     } else if (e->layer[il].flags & EXCHANGE_LAYER_ROUTES) {
         write_routes(e, w, next->route++, lo, hi);
