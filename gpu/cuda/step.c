@@ -315,28 +315,30 @@ static void attention(struct call *c, const struct cuda_layer *l, unsigned il)
 
 /* ------------------------------------------------------------------ second half of a layer */
 
-static void glu(struct call *c, const struct cuda_act *out, unsigned k)
+/* gate, up [n, k] to h, without biases. */
+static struct cuda_glu_args glu_of(const struct call *c, const float *gate, const float *up,
+                                   unsigned n, unsigned k, const struct cuda_act *h)
 {
     const struct model_hparams *hp = &c->e->model->hp;
-    const struct cuda_glu_args p = {.gate = c->e->b.gate,
-                                    .up = c->e->b.up,
-                                    .n = c->n,
-                                    .k = k,
-                                    .ld = k,
-                                    .act = hp->act == FFN_SILU ? CUDA_SILU : CUDA_SWIGLU_OAI,
-                                    .alpha = hp->act_alpha,
-                                    .limit = hp->act_limit,
-                                    .h = *out};
-    cuda_glu(&p, c->e->stream);
+    return (struct cuda_glu_args){.gate = gate,
+                                  .up = up,
+                                  .n = n,
+                                  .k = k,
+                                  .ld = k,
+                                  .act = hp->act == FFN_SILU ? CUDA_SILU : CUDA_SWIGLU_OAI,
+                                  .alpha = hp->act_alpha,
+                                  .limit = hp->act_limit,
+                                  .h = *h};
 }
 
 static void ffn(struct call *c, const struct cuda_matrix *gate, const struct cuda_matrix *up,
                 const struct cuda_matrix *down, float *y)
 {
     struct cuda_buffers *b = &c->e->b;
+    const struct cuda_glu_args g = glu_of(c, b->gate, b->up, c->n, gate->n_row, &b->ff);
     multiply(c, gate, &b->norm, c->n, b->gate);
     multiply(c, up, &b->norm, c->n, b->up);
-    glu(c, &b->ff, gate->n_row);
+    cuda_glu(&g, c->e->stream);
     multiply(c, down, &b->ff, c->n, y);
 }
 
@@ -417,18 +419,10 @@ static void run_hot(struct call *c, const struct cuda_layer *l, unsigned t0, uns
     p.w = &l->m[SLOT_UP_EXPS];
     p.y = b->hot_up;
     run(c, &p);
-    const struct cuda_glu_args g = {.gate = b->hot_gate,
-                                    .up = b->hot_up,
-                                    .gate_bias = l->vec[SLOT_GATE_EXPS_BIAS],
-                                    .up_bias = l->vec[SLOT_UP_EXPS_BIAS],
-                                    .mat = slot,
-                                    .n = n * n_used,
-                                    .k = f,
-                                    .ld = f,
-                                    .act = hp->act == FFN_SILU ? CUDA_SILU : CUDA_SWIGLU_OAI,
-                                    .alpha = hp->act_alpha,
-                                    .limit = hp->act_limit,
-                                    .h = b->hot_ff};
+    struct cuda_glu_args g = glu_of(c, b->hot_gate, b->hot_up, n * n_used, f, &b->hot_ff);
+    g.gate_bias = l->vec[SLOT_GATE_EXPS_BIAS];
+    g.up_bias = l->vec[SLOT_UP_EXPS_BIAS];
+    g.mat = slot;
     cuda_glu(&g, e->stream);
     struct cuda_product down = {.w = &l->m[SLOT_DOWN_EXPS],
                                 .x = b->hot_ff,
@@ -455,17 +449,9 @@ static void run_hot_expert(struct call *c, const struct cuda_layer *l, unsigned 
     const struct cuda_matrix up = cuda_matrix_one(&l->m[SLOT_UP_EXPS], i);
     const struct cuda_matrix down = cuda_matrix_one(&l->m[SLOT_DOWN_EXPS], i);
     const float *gate_bias = l->vec[SLOT_GATE_EXPS_BIAS], *up_bias = l->vec[SLOT_UP_EXPS_BIAS];
-    const struct cuda_glu_args g = {.gate = b->hot_gate,
-                                    .up = b->hot_up,
-                                    .gate_bias = gate_bias ? gate_bias + (size_t)i * f : NULL,
-                                    .up_bias = up_bias ? up_bias + (size_t)i * f : NULL,
-                                    .n = rows,
-                                    .k = f,
-                                    .ld = f,
-                                    .act = hp->act == FFN_SILU ? CUDA_SILU : CUDA_SWIGLU_OAI,
-                                    .alpha = hp->act_alpha,
-                                    .limit = hp->act_limit,
-                                    .h = b->hot_ff};
+    struct cuda_glu_args g = glu_of(c, b->hot_gate, b->hot_up, rows, f, &b->hot_ff);
+    g.gate_bias = gate_bias ? gate_bias + (size_t)i * f : NULL;
+    g.up_bias = up_bias ? up_bias + (size_t)i * f : NULL;
     cuda_gather(b->norm.f, order, n, rows, hp->n_expert_used, d, b->hot_x.f, e->stream);
     convert(c, &b->hot_x, rows, d);
     multiply(c, &gate, &b->hot_x, rows, b->hot_gate);
