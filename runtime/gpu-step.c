@@ -96,15 +96,11 @@ const float *gpu_logits(const struct gpu *g, unsigned i)
     return logits + (size_t)row * g->header.n_vocab;
 }
 
-struct experts_given gpu_routes(const struct gpu *g, unsigned il)
+struct experts_given gpu_routes(const struct gpu *g, unsigned i_route)
 {
     const struct exchange_header *h = &g->header;
     const uint64_t slot = g->step % 2;
-    size_t i_route = 0;
-    for (unsigned i = 0; i < il; i++) {
-        i_route += gpu_has_routes(g, i) ? 1 : 0;
-    }
-    const size_t at = i_route * h->max_tokens * h->n_expert_used;
+    const size_t at = (size_t)i_route * h->max_tokens * h->n_expert_used;
     return (struct experts_given){
         .ids = (const int32_t *)exchange_at(g->h, h->route_id_at[slot]) + at,
         .weights = (const float *)exchange_at(g->h, h->route_weight_at[slot]) + at,

@@ -89,9 +89,10 @@ void gpu_ring_y(struct gpu *g);
 
 /* Waits for the logits; false: the program failed. */
 bool gpu_wait_result(struct gpu *g);
-/* After the step: what the router chose in layer il, which has experts and no hand-off. */
+/* Whether layer il has experts and no hand-off; after the step, what the router chose in the layer
+ * that is number i_route of those. */
 bool gpu_has_routes(const struct gpu *g, unsigned il);
-struct experts_given gpu_routes(const struct gpu *g, unsigned il);
+struct experts_given gpu_routes(const struct gpu *g, unsigned i_route);
 /* [V] of token i, where it wanted them. */
 const float *gpu_logits(const struct gpu *g, unsigned i);
 /* What the caller found wrong with what the program wrote: the step has failed. */

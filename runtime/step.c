@@ -215,9 +215,10 @@ static void begin(struct team *team, const struct step_token *tokens, unsigned f
 /* Choices of layers that are wholly the GPU's: only the result brings them. */
 static void take_routes(struct team *s)
 {
+    unsigned i_route = 0;
     for (unsigned il = 0; il < gpu_n_layer(s->gpu); il++) {
         if (gpu_has_routes(s->gpu, il)) {
-            const struct experts_given given = gpu_routes(s->gpu, il);
+            const struct experts_given given = gpu_routes(s->gpu, i_route++);
             experts_note_given(s->experts, il, &given, s->n);
         }
     }
