@@ -105,10 +105,7 @@ numoe_status engine_await_gpu(numoe_engine *e, numoe_error *err)
     if (status == NUMOE_OK) {
         return shrunk ? load_missing(e, err) : NUMOE_OK;
     }
-    if (!gpu_can_do_without(e->gpu, status)) {
-        return status_fail(err, status, "%s", why.text);
-    }
-    gpu_say_without(&why);
+    FORWARD_IF(gpu_do_without(e->gpu, status, why.text, err));
     gpu_close(e->gpu);
     e->gpu = NULL; /* everything is needed here now */
     return load_missing(e, err);

@@ -313,23 +313,19 @@ numoe_status gpu_open(const numoe_engine_params *params, const struct gpu_reques
         *out = g;
         return NUMOE_OK;
     }
-    const bool go_on = gpu_can_do_without(g, status);
+    status = gpu_do_without(g, status, why.text, err);
     gpu_close(g);
-    if (go_on) {
-        gpu_say_without(&why);
-        return NUMOE_OK;
+    return status;
+}
+
+numoe_status gpu_do_without(const struct gpu *g, numoe_status status, const char *why,
+                            numoe_error *err)
+{
+    if (!g->automatic || status == NUMOE_E_INPUT) {
+        return status_fail(err, status, "%s", why);
     }
-    return status_fail(err, status, "%s", why.text);
-}
-
-bool gpu_can_do_without(const struct gpu *g, numoe_status status)
-{
-    return g->automatic && status != NUMOE_E_INPUT;
-}
-
-void gpu_say_without(const numoe_error *why)
-{
-    log_warn("no GPU, going on with the CPU alone: %s", why->text);
+    log_warn("no GPU, going on with the CPU alone: %s", why);
+    return NUMOE_OK;
 }
 
 void gpu_close(struct gpu *g)

@@ -36,11 +36,10 @@ numoe_status gpu_open(const numoe_engine_params *params, const struct gpu_reques
                       struct gpu **out, numoe_error *err);
 void gpu_close(struct gpu *g); /* NULL is allowed */
 
-/* Whether nobody asked for this program by name, so that its failure to start or load is no error:
- * but for what the user said wrongly (NUMOE_E_INPUT). */
-bool gpu_can_do_without(const struct gpu *g, numoe_status status);
-/* The warning then. */
-void gpu_say_without(const numoe_error *why);
+/* The program has failed to start or load with that status. Where nobody asked for it by name, a
+ * warning says why, and it is no error: but for what the user said wrongly (NUMOE_E_INPUT). */
+numoe_status gpu_do_without(const struct gpu *g, numoe_status status, const char *why,
+                            numoe_error *err);
 
 /* Waits until the program is ready. Where it lacks memory it gets less to load, so that the number
  * of its layers may be smaller afterwards: *shrunk. */
