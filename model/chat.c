@@ -374,11 +374,25 @@ static bool takes_parts(const struct jinja_template *t, json_t *variables, const
     return ok;
 }
 
+/* The same, asked once for each role: `known` has the answers. */
+static bool role_takes_parts(const struct jinja_template *t, json_t *variables, const char *role,
+                             const struct jinja_options *options, json_t *known)
+{
+    json_t *answer = json_object_get(known, role);
+
+    if (answer == NULL) {
+        answer = json_boolean(takes_parts(t, variables, role, options));
+        set(known, role, answer);
+    }
+    return json_is_true(answer);
+}
+
 /* Contents that are lists of parts become texts where the template wants texts. */
 static numoe_status join_contents(const struct jinja_template *t, json_t *variables,
                                   const struct jinja_options *options, numoe_error *err)
 {
-    json_t *messages = json_object_get(variables, "messages"), *message;
+    json_t *messages = json_object_get(variables, "messages"), *message, *known = json_object();
+    numoe_status status = NUMOE_OK;
     size_t i;
 
     json_array_foreach(messages, i, message)
@@ -386,17 +400,20 @@ static numoe_status join_contents(const struct jinja_template *t, json_t *variab
         const json_t *content = json_object_get(message, "content");
         const char *role = json_string_value(json_object_get(message, "role"));
         json_t *text = NULL;
-        if (!json_is_array(content)) {
+        if (status == NUMOE_OK && json_is_array(content)) {
+            status = join_parts(content, i, &text, err);
+        }
+        if (text == NULL) {
             continue;
         }
-        FORWARD_IF(join_parts(content, i, &text, err));
-        if (takes_parts(t, variables, role, options)) {
+        if (role_takes_parts(t, variables, role, options, known)) {
             json_decref(text);
         } else if (!set(message, "content", text)) {
-            return fail_memory(err);
+            status = fail_memory(err);
         }
     }
-    return NUMOE_OK;
+    json_decref(known);
+    return status;
 }
 
 /* ------------------------------------------------------------------ rendering */
