@@ -21,7 +21,6 @@ such a file.
 """
 
 import argparse
-import importlib.util
 import json
 import os
 import re
@@ -32,7 +31,7 @@ import sys
 import tempfile
 import time
 
-from compare import median_line, open_peer, peer_api, peer_tokens, prompt_text, set_where_present
+from peers import ask_peer, median_line, open_peer, peer_api, peer_tokens, peers_here, prompt_text
 
 BATCH_TOKENS = 512  # in one call of a peer's decoder, as its programs do
 
@@ -85,17 +84,11 @@ def run_numoe(options, together):
 
 
 def run_peer(name, model, options, n_seq):
-    command = [sys.executable, os.path.abspath(__file__), "--peer", name, "--model", model,
-               "--threads", str(options.threads), "--prompts", str(options.prompts), "--words",
-               options.words, "--tokens", options.tokens]
-    command += ["--peer-sequences", str(n_seq)]
-    command += ["--cpu-time"] if options.cpu_time else []
-    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True,
-                          errors="replace")
-    found = re.search(r"^seconds ([0-9.]+)$", done.stdout, re.MULTILINE)
-    if done.returncode != 0 or not found:
-        sys.exit(f"{name} failed: {done.stderr.strip()[-2000:]}")
-    return float(found.group(1))
+    arguments = ["--model", model, "--threads", str(options.threads), "--prompts",
+                 str(options.prompts), "--words", options.words, "--tokens", options.tokens,
+                 "--peer-sequences", str(n_seq)]
+    arguments += ["--cpu-time"] if options.cpu_time else []
+    return ask_peer(name, arguments, r"^seconds ([0-9.]+)$")[0]
 
 
 class Sequence:
@@ -113,18 +106,11 @@ class Peer:
         self.api = peer_api(name)
         self.seconds = 0.0
         self.clock = time.process_time if options.cpu_time else time.monotonic
-        make = self.api.llama_context_default_params
-        self.api.llama_context_default_params = lambda: self.params(make, n_seq)
-        self.model, self.context = open_peer(self.api, path, options.threads, n_ctx * n_seq)
+        self.model, self.context = open_peer(self.api, path, options.threads, n_ctx * n_seq,
+                                             n_seq_max=n_seq, n_batch=BATCH_TOKENS)
         vocab = self.api.llama_model_get_vocab(self.model)
         self.n_vocab = self.api.llama_vocab_n_tokens(vocab)
         self.batch = self.api.llama_batch_init(BATCH_TOKENS, 0, 1)
-
-    @staticmethod
-    def params(make, n_seq):
-        params = make()
-        set_where_present(params, n_seq_max=n_seq, n_batch=BATCH_TOKENS)
-        return params
 
     def add(self, sequence):
         """As many pending tokens as the batch has room for; where the last one's logits are."""
@@ -190,16 +176,11 @@ def engines(options):
     """name -> function without arguments, for what there is."""
     found = {"numoe, together": lambda: run_numoe(options, True),
              "numoe, one by one": lambda: run_numoe(options, False)}
-    for name, model in (("llama_cpp", options.model), ("ik_llama_cpp", options.ik_model)):
-        if importlib.util.find_spec(name) is None:
-            print(f"{name}: not installed, left out")
-        elif model is None:
-            print(f"{name}: left out, --ik-model names no file for it")
-        else:
-            for n in [*options.peer_sequences.split(","), "1"]:
-                how = "one by one" if n == "1" else f"{n} together"
-                found[f"{name}, {how}"] = (lambda name=name, model=model, n=n:
-                                           run_peer(name, model, options, n))
+    for name, model in peers_here(options):
+        for n in [*options.peer_sequences.split(","), "1"]:
+            how = "one by one" if n == "1" else f"{n} together"
+            found[f"{name}, {how}"] = (lambda name=name, model=model, n=n:
+                                       run_peer(name, model, options, n))
     return found
 
 

@@ -18,25 +18,13 @@ such a file. --csv appends the single measurements to a file.
 import argparse
 import contextlib
 import csv
-import importlib.util
-import os
 import re
 import statistics
 import subprocess
 import sys
 import time
 
-SENTENCE = "Once upon a time there was a poor miller who had three sons. "
-
-
-def prompt_text(n_word):
-    words = (SENTENCE * (n_word // 13 + 1)).split()
-    return " ".join(words[:n_word])
-
-
-def median_line(values):
-    return f"{statistics.median(values):8.1f}  ({min(values):.1f} .. {max(values):.1f})"
-
+from peers import ask_peer, median_line, open_peer, peer_api, peer_tokens, peers_here, prompt_text
 
 # ------------------------------------------------------------------ engines, each in its own process
 # Each gives {"decode": tokens/s, "prompt": tokens/s} and numoe also {"share": percent}.
@@ -58,59 +46,10 @@ def run_numoe(program, model, n_thread, options):
 
 
 def run_peer(name, model, n_thread, options):
-    command = [sys.executable, os.path.abspath(__file__), "--peer", name, "--model", model,
-               "--threads", str(n_thread), "--tokens", str(options.tokens), "--prompt-words",
-               str(options.prompt_words)]
-    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True,
-                          errors="replace")
-    found = re.search(r"^tokens/s ([0-9.]+) ([0-9.]+)$", done.stdout, re.MULTILINE)
-    if done.returncode != 0 or not found:
-        sys.exit(f"{name} failed: {done.stderr.strip()[-2000:]}")
-    return {"decode": float(found.group(1)), "prompt": float(found.group(2))}
-
-
-def peer_api(name):
-    """The C interface; both libraries have the functions that are used here."""
-    if name == "llama_cpp":
-        import llama_cpp
-        return llama_cpp
-    from ik_llama_cpp import _ctypes_api
-    return _ctypes_api
-
-
-def set_where_present(struct, **values):
-    names = {field[0] for field in struct._fields_}
-    for name, value in values.items():
-        if name in names:
-            setattr(struct, name, value)
-
-
-def open_peer(api, path, n_thread, n_ctx):
-    api.llama_backend_init()
-    model_params = api.llama_model_default_params()
-    # What ik_llama.cpp's authors recommend for MoE models on the CPU: latent attention prepared while
-    # loading, tensors repacked.
-    set_where_present(model_params, n_gpu_layers=0, mla=3, repack_tensors=True)
-    model = api.llama_model_load_from_file(path.encode(), model_params)
-    if not model:
-        sys.exit(f"{path}: the library cannot load it")
-    params = api.llama_context_default_params()
-    params.n_ctx = n_ctx
-    params.n_threads = params.n_threads_batch = n_thread
-    set_where_present(params, flash_attn=True, mla_attn=3, fused_moe_up_gate=True)
-    context = api.llama_init_from_model(model, params)
-    if not context:
-        sys.exit(f"{path}: the library makes no context")
-    return model, context
-
-
-def peer_tokens(api, name, model, text):
-    """The prompt's ids, with BOS."""
-    handle = api.llama_model_get_vocab(model) if name == "llama_cpp" else model
-    text = text.encode()
-    ids = (api.llama_token * (len(text) + 8))()
-    n = api.llama_tokenize(handle, text, len(text), ids, len(ids), True, False)
-    return list(ids[:n])
+    arguments = ["--model", model, "--threads", str(n_thread), "--tokens", str(options.tokens),
+                 "--prompt-words", str(options.prompt_words)]
+    decode_rate, prompt_rate = ask_peer(name, arguments, r"^tokens/s ([0-9.]+) ([0-9.]+)$")
+    return {"decode": decode_rate, "prompt": prompt_rate}
 
 
 def decode(api, context, batch, ids, position):
@@ -151,13 +90,8 @@ def measure_peer(name, path, n_thread, options):
 def engines(options):
     """name -> function of threads, for what there is."""
     found = {"numoe": lambda t: run_numoe(options.numoe, options.model, t, options)}
-    for name, model in (("llama_cpp", options.model), ("ik_llama_cpp", options.ik_model)):
-        if importlib.util.find_spec(name) is None:
-            print(f"{name}: not installed, left out")
-        elif model is None:
-            print(f"{name}: left out, --ik-model names no file for it")
-        else:
-            found[name] = lambda t, name=name, model=model: run_peer(name, model, t, options)
+    for name, model in peers_here(options):
+        found[name] = lambda t, name=name, model=model: run_peer(name, model, t, options)
     return found
 
 
