@@ -167,7 +167,7 @@ Test(topo, more_nodes_than_possible_is_an_error)
     cr_expect_null(t);
 }
 
-/* ------------------------------------------------------------------ bad input */
+/* ------------------------------------------------------------------ parts of a machine */
 
 struct share_case {
     const char *spec;
@@ -218,6 +218,8 @@ Test(topo, a_shared_core_keeps_its_second_pu)
     cr_assert_eq(topo_keep_share(t, 2, 2, &err), NUMOE_E_INPUT);
     topo_free(t);
 }
+
+/* ------------------------------------------------------------------ bad input */
 
 Test(topo, bad_specs_say_what_and_where)
 {
