@@ -24,7 +24,7 @@ EXTRA_DIST += tests/cli/lib.sh tests/cli/batch-lib.sh
 EXTRA_DIST += tests/data tests/unit/testdata.h tests/unit/kern-data.h
 EXTRA_DIST += tests/unit/ggufbuild.h tests/unit/tinymodel.h
 EXTRA_DIST += tests/unit/npy.h tests/unit/rig.h tests/unit/madeup.h
-EXTRA_DIST += tests/unit/segment.h tests/unit/sequences.h
+EXTRA_DIST += tests/unit/segment.h tests/unit/sequences.h tests/unit/distance.h
 
 # ------------------------------------------------------------------ programs without Criterion
 plain_tests = tests/stress/stress-pool tests/stress/stress-exchange tests/gpu/test-program tests/fuzz/replay-gguf tests/fuzz/replay-tokenizer \

@@ -19,6 +19,7 @@
 #include "gpu/cuda/kernels.h"
 #include "gpu/exchange.h"
 #include "kernels/kern.h"
+#include "tests/unit/distance.h"
 
 /* ------------------------------------------------------------------ small things */
 
@@ -101,18 +102,6 @@ static void result(bool ok, const char *name, double value, double limit)
     n_failed += ok ? 0 : 1;
     printf("%s %u - %s: %.3g (limit %.3g)\n", ok ? "ok" : "not ok", n_test, name, value, limit);
     fflush(stdout);
-}
-
-/* |a - b| / |b|; NaN counts as 1e9 */
-static double distance(const float *a, const float *b, size_t n)
-{
-    double diff = 0, norm = 0;
-    for (size_t i = 0; i < n; i++) {
-        diff += ((double)a[i] - b[i]) * ((double)a[i] - b[i]);
-        norm += (double)b[i] * b[i];
-    }
-    const double d = sqrt(diff / (norm > 0 ? norm : 1));
-    return isnan(d) ? 1e9 : d;
 }
 
 static void compare(const char *name, const float *dev, const float *ref, size_t n, double limit)

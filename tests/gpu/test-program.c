@@ -15,6 +15,7 @@
 #include "base/mem.h"
 #include "gpu/program.h"
 #include "model/model.h"
+#include "tests/unit/distance.h"
 #include "tests/unit/npy.h"
 #include "tests/unit/testdata.h"
 
@@ -356,17 +357,6 @@ static const float *rig_step(struct rig *r, const int32_t *ids, unsigned first, 
 }
 
 /* ------------------------------------------------------------------ comparison */
-
-static double distance(const float *a, const float *b, size_t n)
-{
-    double diff = 0, sum = 0;
-    for (size_t i = 0; i < n; i++) {
-        diff += ((double)a[i] - b[i]) * ((double)a[i] - b[i]);
-        sum += (double)b[i] * b[i];
-    }
-    const double d = sqrt(diff / (sum > 0 ? sum : 1));
-    return isnan(d) ? 1e9 : d;
-}
 
 static int32_t argmax(const float *x, unsigned n)
 {

@@ -7,6 +7,7 @@
 #include "dense/kv-chunk.h"
 #include "dense/rope.h"
 #include "dense/state.h"
+#include "tests/unit/distance.h"
 #include "tests/unit/rig.h"
 #include "tests/unit/testdata.h"
 
@@ -453,17 +454,6 @@ static float *attention_logits(struct rig *rig, enum kv_type type, unsigned n, u
     kv_free(kv);
     free(token);
     return logits;
-}
-
-/* Root mean square of a - b, relative to that of b. */
-static double distance(const float *a, const float *b, size_t n)
-{
-    double off = 0, all = 0;
-    for (size_t i = 0; i < n; i++) {
-        off += ((double)a[i] - b[i]) * ((double)a[i] - b[i]);
-        all += (double)b[i] * b[i];
-    }
-    return sqrt(off / all);
 }
 
 /* Tiles of many tokens, of one token, and of some heads of one token. Caches with

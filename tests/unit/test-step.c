@@ -7,6 +7,7 @@
 #include <math.h>
 
 #include "store/stats.h"
+#include "tests/unit/distance.h"
 #include "tests/unit/npy.h"
 #include "tests/unit/rig.h"
 #include "tests/unit/testdata.h"
@@ -64,16 +65,6 @@ static int32_t *prompt_ids(const json_t *reference, const char *prompt, unsigned
     return int_array(json_object_get(json_object_get(reference, prompt), "ids"), n);
 }
 
-static double relative_l2(const float *x, const float *ref, size_t n)
-{
-    double diff = 0, norm = 0;
-    for (size_t i = 0; i < n; i++) {
-        diff += ((double)x[i] - ref[i]) * ((double)x[i] - ref[i]);
-        norm += (double)ref[i] * ref[i];
-    }
-    return sqrt(diff / norm);
-}
-
 static int compare_ids(const void *a, const void *b)
 {
     return *(const int32_t *)a - *(const int32_t *)b;
@@ -128,7 +119,7 @@ static void check_prompt(const struct rig *r, const char *name, const json_t *re
     rig_prompt(r, kv, ids, n, 64, logits, routes);
     for (unsigned t = 0; t < n; t++) {
         const size_t at = (size_t)t * hp->n_vocab;
-        const double rel = relative_l2(logits + at, (const float *)want.data + at, hp->n_vocab);
+        const double rel = distance(logits + at, (const float *)want.data + at, hp->n_vocab);
         cr_assert_leq(rel, tolerance, "%s %s position %u: relative error %.2e", name, which, t,
                       rel);
     }
@@ -240,7 +231,7 @@ static void check_fable_logits(const struct rig *r, const json_t *prompts, doubl
         struct kv_cache *kv = rig_cache(r, KV_F32, n);
         float *logits = calloc(want.n, sizeof *logits);
         rig_prompt(r, kv, ids, n, 64, logits, NULL);
-        const double error = relative_l2(logits, want.data, want.n);
+        const double error = distance(logits, want.data, want.n);
         cr_assert_leq(error, tolerance, "prompt %zu: relative error %.2e", i, error);
         kv_free(kv);
         free(logits);
