@@ -196,7 +196,7 @@ static void print_mapped(const struct comparison *c, FILE *out)
     double bytes = 0;
     for (unsigned is = 0; is < c->shapes->n; is++) {
         const struct shape *s = &c->shapes->shape[is];
-        bytes += s->mapped ? (double)shape_bytes(s) * shape_active_share(c->shapes, s) : 0;
+        bytes += s->mapped ? shape_token_bytes(c->shapes, s) : 0;
     }
     if (bytes > 0) {
         fprintf(out,

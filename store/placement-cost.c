@@ -30,7 +30,7 @@ static double cut_seconds(const struct placement *p, const struct shapes *shapes
 static double spread_seconds(const struct placement *p, const struct shapes *shapes,
                              const struct shape *s, const struct placement_machine *machine)
 {
-    const double bytes = (double)shape_bytes(s) * shape_active_share(shapes, s);
+    const double bytes = shape_token_bytes(shapes, s);
     const bool dealt = p->mode == NUMOE_PLACEMENT_INTERLEAVE;
     const double slower = dealt ? (1 + (p->n_node - 1) * machine->remote_factor) / p->n_node : 1;
     double bps = 0;
@@ -239,8 +239,8 @@ static double alone_seconds(const struct shapes *shapes, const struct placement_
     double seconds = 0;
     for (unsigned is = 0; is < shapes->n; is++) {
         const struct shape *s = &shapes->shape[is];
-        const double bytes = (double)shape_bytes(s) * shape_active_share(shapes, s);
-        if (s->kind != SHAPE_VECTOR) {
+        const double bytes = shape_token_bytes(shapes, s);
+        if (bytes > 0) {
             seconds +=
                 bytes / placement_product_bps(machine, in, s->format_id) *
                 placement_rounds(bytes / (double)shape_panel_bytes(s), machine->node[in].n_worker);
@@ -269,9 +269,7 @@ double placement_token_bytes(const struct shapes *shapes)
 {
     double bytes = 0;
     for (unsigned is = 0; is < shapes->n; is++) {
-        const struct shape *s = &shapes->shape[is];
-        bytes +=
-            s->kind == SHAPE_VECTOR ? 0 : (double)shape_bytes(s) * shape_active_share(shapes, s);
+        bytes += shape_token_bytes(shapes, &shapes->shape[is]);
     }
     return bytes;
 }
@@ -355,9 +353,9 @@ static double arithmetic_share(const struct shapes *shapes, const struct placeme
     double slow = 0, all = 0;
     for (unsigned is = 0; is < shapes->n; is++) {
         const struct shape *s = &shapes->shape[is];
-        if (s->kind != SHAPE_VECTOR) {
-            const double slower = slowness(machine, s->format_id);
-            const double cost = (double)shape_bytes(s) * shape_active_share(shapes, s) * slower;
+        const double bytes = shape_token_bytes(shapes, s);
+        if (bytes > 0) {
+            const double slower = slowness(machine, s->format_id), cost = bytes * slower;
             slow += slower > ARITHMETIC_SLOWNESS ? cost : 0;
             all += cost;
         }

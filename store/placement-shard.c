@@ -196,14 +196,9 @@ static numoe_status replicate(struct deal *d, uint64_t budget, numoe_error *err)
 
 static uint64_t replica_budget(const struct shapes *shapes, const struct placement_request *request)
 {
-    uint64_t bytes = 0;
-    if (!(request->replica_percent > 0)) {
-        return request->replica_bytes;
-    }
-    for (unsigned is = 0; is < shapes->n; is++) {
-        bytes += shape_bytes(&shapes->shape[is]);
-    }
-    return (uint64_t)((double)bytes * request->replica_percent / 100);
+    return request->replica_percent > 0
+               ? (uint64_t)((double)shapes_bytes(shapes) * request->replica_percent / 100)
+               : request->replica_bytes;
 }
 
 static numoe_status deal(struct deal *d, const struct shapes *shapes,

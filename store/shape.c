@@ -85,6 +85,11 @@ double shape_active_share(const struct shapes *shapes, const struct shape *s)
     return s->slot == SLOT_TOKEN_EMBD && !shapes->is_tied ? 1.0 / s->n_row : 1;
 }
 
+double shape_token_bytes(const struct shapes *shapes, const struct shape *s)
+{
+    return s->kind == SHAPE_VECTOR ? 0 : (double)shape_bytes(s) * shape_active_share(shapes, s);
+}
+
 /* ------------------------------------------------------------------ from a model */
 
 static numoe_status check_type(const struct shape *s, numoe_error *err)
@@ -240,6 +245,15 @@ numoe_status shapes_spread(struct shapes *shapes, unsigned rank, unsigned n_rank
     shapes->n_expert = n;
     shapes->n_expert_used = MIN(shapes->n_expert_used, n);
     return NUMOE_OK;
+}
+
+uint64_t shapes_bytes(const struct shapes *shapes)
+{
+    uint64_t bytes = 0;
+    for (unsigned is = 0; is < shapes->n; is++) {
+        bytes += shape_bytes(&shapes->shape[is]);
+    }
+    return bytes;
 }
 
 uint64_t shapes_mapped_bytes(const struct shapes *shapes)

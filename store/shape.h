@@ -49,6 +49,8 @@ void shapes_fini(struct shapes *shapes);
 numoe_status shapes_map_experts(struct shapes *shapes, numoe_error *err);
 /* What stays in the file, one copy. */
 uint64_t shapes_mapped_bytes(const struct shapes *shapes);
+/* Of all, once. */
+uint64_t shapes_bytes(const struct shapes *shapes);
 
 /* Of n_expert experts in each layer, rank's of n_rank are [shapes_first_expert(rank), that of rank
  * + 1). */
@@ -97,5 +99,7 @@ uint64_t shape_bytes(const struct shape *s);
 
 /* Bytes read for one decoded token out of those of one copy: 1 for most, less for experts. */
 double shape_active_share(const struct shapes *shapes, const struct shape *s);
+/* Bytes of it that a token's products read, on average; 0 of vectors. */
+double shape_token_bytes(const struct shapes *shapes, const struct shape *s);
 
 #endif
