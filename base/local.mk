@@ -3,6 +3,7 @@ core_sources += \
 	base/clock.h \
 	base/knob.c base/knob.h \
 	base/log.c base/log.h \
+	base/median.h \
 	base/mem.c base/mem.h \
 	base/probe.c base/probe.h \
 	base/status.c base/status.h \

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/median.h"
 #include "base/mem.h"
 
 #define MAX_PASS       64
@@ -105,16 +106,9 @@ static void probe_run(struct worker *w, void *arg)
     probe->sum[w->ig] = sum;
 }
 
-static int compare_u64(const void *va, const void *vb)
-{
-    uint64_t a = *(const uint64_t *)va, b = *(const uint64_t *)vb;
-    return a < b ? -1 : a > b;
-}
-
 static double median_bps(uint64_t bytes, uint64_t *ns, unsigned n)
 {
-    qsort(ns, n, sizeof(*ns), compare_u64);
-    return (double)bytes * 1e9 / (double)MAX(ns[n / 2], 1u);
+    return (double)bytes * 1e9 / (double)MAX(median_u64(ns, n), 1u);
 }
 
 /* Larger than the caches, but a small part of what is free. */
@@ -149,7 +143,8 @@ numoe_status bandwidth_read_within(struct pools *pools, const struct topo *topo,
     uint64_t bytes = 0;
     for (unsigned in = 0; st == NUMOE_OK && in < n_node; in++) {
         unsigned nw = pools_node_workers(pools, in);
-        probe->part_bytes[in] = choose_part_bytes(topo, in, nw, n_node, most_bytes / pools_n_worker(pools));
+        probe->part_bytes[in] =
+            choose_part_bytes(topo, in, nw, n_node, most_bytes / pools_n_worker(pools));
         bytes += probe->part_bytes[in] * nw;
         st = node_arena_new(topo, in, "bandwidth probe", &arena[in], err);
         if (st == NUMOE_OK) {

@@ -2,10 +2,10 @@
  * larger than the last-level caches. */
 #include "store/kernel-probe.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/median.h"
 #include "base/mem.h"
 #include "store/act.h"
 
@@ -55,16 +55,9 @@ static void run(struct worker *w, void *arg)
     } while (p->more);
 }
 
-static int compare_u64(const void *va, const void *vb)
-{
-    const uint64_t a = *(const uint64_t *)va, b = *(const uint64_t *)vb;
-    return a < b ? -1 : a > b;
-}
-
 static double median_seconds(struct probe *p)
 {
-    qsort(p->pass_ns + 1, p->n_pass - 1, sizeof *p->pass_ns, compare_u64);
-    return (double)MAX(p->pass_ns[1 + (p->n_pass - 1) / 2], 1u) * 1e-9;
+    return (double)MAX(median_u64(p->pass_ns + 1, p->n_pass - 1), 1u) * 1e-9;
 }
 
 static size_t choose_panels(const struct topo *topo, const struct pools *pools, size_t panel_bytes,

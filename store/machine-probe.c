@@ -1,10 +1,10 @@
 /* Measures what a prediction needs to know of this machine. Every part is what a token meets:
  * products of each type that matters, meetings, the turn of a step, a norm with its quantization.
  */
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/median.h"
 #include "numa/bandwidth.h"
 #include "store/act.h"
 #include "store/kernel-probe.h"
@@ -18,28 +18,7 @@
 #define N_NORM       64 /* a round */
 #define DEFAULT_EMBD 2048u
 
-static int compare_double(const void *va, const void *vb)
-{
-    const double a = *(const double *)va, b = *(const double *)vb;
-    return a < b ? -1 : a > b;
-}
-
-static double median(double *x, unsigned n)
-{
-    qsort(x, n, sizeof *x, compare_double);
-    return x[n / 2];
-}
-
 /* ------------------------------------------------------------------ products */
-
-static uint64_t all_bytes(const struct shapes *shapes)
-{
-    uint64_t bytes = 0;
-    for (unsigned is = 0; is < shapes->n; is++) {
-        bytes += shape_bytes(&shapes->shape[is]);
-    }
-    return bytes;
-}
 
 /* Bytes of a token by type; what of a type's rows is longest is what it is measured with. */
 static void sum_types(const struct shapes *shapes, double *bytes, unsigned *k)
@@ -47,8 +26,8 @@ static void sum_types(const struct shapes *shapes, double *bytes, unsigned *k)
     double most[FORMAT_MAX] = {0};
     for (unsigned is = 0; is < shapes->n; is++) {
         const struct shape *s = &shapes->shape[is];
-        const double own = (double)shape_bytes(s) * shape_active_share(shapes, s);
-        if (s->kind != SHAPE_VECTOR) {
+        const double own = shape_token_bytes(shapes, s);
+        if (own > 0) {
             bytes[s->format_id] += own;
             k[s->format_id] = own > most[s->format_id] ? s->k : k[s->format_id];
             most[s->format_id] = MAX(most[s->format_id], own);
@@ -117,14 +96,14 @@ static void probe_meetings(struct pools *pools, struct placement_machine *m)
     struct meeting_probe p;
     double step_s[N_STEP];
     pools_run(pools, meet, &p);
-    m->meet_node_s = median(p.node_s, N_ROUND);
-    m->meet_all_s = median(p.all_s, N_ROUND);
+    m->meet_node_s = median_double(p.node_s, N_ROUND);
+    m->meet_all_s = median_double(p.all_s, N_ROUND);
     for (unsigned i = 0; i < N_STEP; i++) {
         const uint64_t begin_ns = clock_ns();
         pools_run(pools, nothing, NULL);
         step_s[i] = (double)(clock_ns() - begin_ns) * 1e-9;
     }
-    m->step_s = median(step_s, N_STEP);
+    m->step_s = median_double(step_s, N_STEP);
 }
 
 /* ------------------------------------------------------------------ activations */
@@ -165,7 +144,7 @@ static numoe_status probe_norm(const struct topo *topo, struct pools *pools,
     numoe_status status = act_init(&p.x, arena, kern, k, 1, NULL, err);
     if (status == NUMOE_OK) {
         pools_run(pools, norm, &p);
-        m->element_s = median(p.element_s, N_ROUND);
+        m->element_s = median_double(p.element_s, N_ROUND);
     }
     node_arena_free(arena);
     return status;
@@ -184,7 +163,7 @@ numoe_status placement_probe(const struct topo *topo, struct pools *pools, const
         llc_bytes += topo->node[in].llc_bytes;
     }
     /* In caches, what a token reads is mostly what the token before has read. */
-    const bool cached = all_bytes(shapes) < llc_bytes;
+    const bool cached = shapes_bytes(shapes) < llc_bytes;
     if (cached) {
         most_bytes = (uint64_t)placement_token_bytes(shapes);
     }
