@@ -181,10 +181,11 @@ const struct kern *kern_find(const char *isa)
     return table_at(isa_index(isa), &refused);
 }
 
-/* The best that may be used; one that the system refuses is passed over with a warning. */
-static const struct kern *best_table(void)
+static const struct kern *best;
+static pthread_once_t best_once = PTHREAD_ONCE_INIT;
+
+static void find_best(void)
 {
-    const struct kern *best = NULL;
     for (size_t i = N_ISA; best == NULL; i--) { /* ends at ref */
         int refused;
         best = table_at(i - 1, &refused);
@@ -194,6 +195,12 @@ static const struct kern *best_table(void)
                      isas[i - 1].name, strerror(refused));
         }
     }
+}
+
+/* The best that may be used; one that the system refuses is passed over with a warning, once. */
+static const struct kern *best_table(void)
+{
+    pthread_once(&best_once, find_best);
     return best;
 }
 
