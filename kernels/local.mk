@@ -27,7 +27,7 @@ avx512_sources += \
 	kernels/avx512/quant-kmin.c kernels/avx512/tiles.c
 amx_sources += \
 	kernels/amx/block.c kernels/amx/block.h kernels/amx/block-tiles.c kernels/amx/matmul.h \
-	kernels/amx/parts.h kernels/amx/quant.c kernels/amx/tiles.c
+	kernels/amx/parts.h kernels/amx/quant.c kernels/amx/tile.h kernels/amx/tiles.c
 
 # This needs VBMI too; the table takes it where the processor has it.
 avx512_vbmi_sources += kernels/avx512/codebook.c kernels/avx512/codebook.h kernels/avx512/quant-iq.c

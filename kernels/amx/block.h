@@ -14,10 +14,10 @@
 #ifndef NUMOE_KERNELS_AMX_BLOCK_H
 #define NUMOE_KERNELS_AMX_BLOCK_H
 
+#include "kernels/amx/tile.h"
 #include "kernels/avx512/matmul.h"
 
 #define BLOCK_ELEMS 256u
-#define TILE_TOKENS 16u
 #define BLOCK_CHUNK 64u /* tokens that share one decoding of a block */
 #define GROUP       8u  /* panels that share one gathering of tokens */
 
@@ -366,17 +366,12 @@ struct block_step {
  * sums in 0 and 1 by turns, the four tiles of a plane in 2 to 5, tokens in 6 and 7 by turns. */
 KERN_INLINE void blocks_configure(void)
 {
-    struct {
-        uint8_t palette, start_row, reserved[14];
-        uint16_t row_bytes[16];
-        uint8_t rows[16];
-    } config __attribute__((aligned(64))) = {.palette = 1};
+    struct tile_config config = {.palette = 1};
     for (unsigned i = 0; i < 8; i++) {
         config.row_bytes[i] = 64;
         config.rows[i] = 16;
     }
-    __asm__ volatile("" : : : "memory");
-    _tile_loadconfig(&config);
+    tile_load_config(&config);
 }
 
 #define BLOCK_DP(is_signed, c, a, b)                                                               \

@@ -13,11 +13,11 @@
 #ifndef NUMOE_KERNELS_AMX_MATMUL_H
 #define NUMOE_KERNELS_AMX_MATMUL_H
 
+#include "kernels/amx/tile.h"
 #include "kernels/avx512/matmul.h"
 
 #define GROUP       2u   /* panels */
 #define CHUNK_AMX   128u /* tokens that share one decoding of a span */
-#define TILE_TOKENS 16u
 #define SUMS        (TILE_TOKENS * PANEL_ROWS) /* of a product of tiles */
 #define SPAN_ELEMS  (32u * SPAN)
 
@@ -108,17 +108,12 @@ KERN_INLINE void step_product(const struct amx_step *s, unsigned j)
 /* For n_token tokens in rows of A and products of 32 elements. */
 KERN_INLINE void tiles_configure(unsigned n_token)
 {
-    struct {
-        uint8_t palette, start_row, reserved[14];
-        uint16_t row_bytes[16];
-        uint8_t rows[16];
-    } config __attribute__((aligned(64))) = {.palette = 1};
+    struct tile_config config = {.palette = 1};
     for (unsigned i = 0; i < 6; i++) {
         config.row_bytes[i] = (uint16_t)(i == 2 || i == 3 ? 32 : 64);
         config.rows[i] = (uint8_t)(i < 4 ? n_token : 8);
     }
-    __asm__ volatile("" : : : "memory");
-    _tile_loadconfig(&config);
+    tile_load_config(&config);
 }
 
 /* ------------------------------------------------------------------ scales */

@@ -1,12 +1,14 @@
-/* AVX-512: exponential, sigmoid and sums of 16 lanes, each with one fixed sequence of operations.
- */
+/* AVX-512: exponential, sigmoid, sums of 16 lanes and quantization of activations, each with one
+ * fixed sequence of operations. */
 #ifndef NUMOE_KERNELS_AVX512_MATH_H
 #define NUMOE_KERNELS_AVX512_MATH_H
 
+#include <float.h>
 #include <immintrin.h>
 #include <math.h>
 
 #include "kernels/expf.h"
+#include "kernels/layout.h"
 
 /* The steps of kernels/expf.h. */
 static inline __m512 exp_of(__m512 x)
@@ -39,6 +41,31 @@ static inline float sum_lanes(__m512 v)
     __m128 b = _mm_add_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
     b = _mm_add_ps(b, _mm_movehl_ps(b, b));
     return _mm_cvtss_f32(_mm_add_ss(b, _mm_movehdup_ps(b)));
+}
+
+/* n elements, a constant multiple of 16, with one scale: q, *d and s [n/16] as kernels/kern.h says.
+ * Of finite x, x * (127 / max) is in [-127, 127] when rounded. */
+KERN_INLINE void quantize_group(const float *x, unsigned n, int8_t *q, float *d, int16_t *s)
+{
+    __m512 most = _mm512_setzero_ps();
+    __mmask16 nan = 0;
+#pragma GCC unroll 2
+    for (unsigned i = 0; i < n; i += 16) {
+        const __m512 v = _mm512_loadu_ps(x + i);
+        nan |= _mm512_cmp_ps_mask(v, v, _CMP_UNORD_Q);
+        most = _mm512_max_ps(most, _mm512_abs_ps(v));
+    }
+    const float max = _mm512_reduce_max_ps(most);
+    const bool finite = nan == 0 && max <= FLT_MAX, some = finite && max / 127 >= FLT_MIN;
+    const __m512 inverse = _mm512_set1_ps(some ? 127 / max : 0);
+    *d = some ? max / 127 : finite ? 0 : NAN;
+#pragma GCC unroll 2
+    for (unsigned i = 0; i < n; i += 16) {
+        const __m512i v = _mm512_cvtps_epi32(_mm512_mul_ps(_mm512_loadu_ps(x + i), inverse));
+        const __m512i kept = some ? v : _mm512_setzero_si512();
+        _mm_storeu_si128((__m128i *)(q + i), _mm512_cvtepi32_epi8(kept));
+        s[i / 16] = (int16_t)_mm512_reduce_add_epi32(kept);
+    }
 }
 
 #endif

@@ -1,8 +1,6 @@
 /* AVX-512 vector operations: activation quantization, norms, gates, conversions. An element's
  * result comes from the same instructions in a full vector and in a masked tail; sums run over 16
  * lanes, element i in lane i % 16, and end in one fixed tree. */
-#include <float.h>
-
 #include "kernels/avx512/math.h"
 #include "kernels/avx512/parts.h"
 #include "kernels/kern.h"
@@ -13,36 +11,10 @@ static inline __mmask16 lanes_at(size_t i, size_t n)
     return n - i >= 16 ? 0xffff : (__mmask16)((1u << (n - i)) - 1);
 }
 
-/* Of finite x, q = x * inverse rounded to nearest even: in [-127, 127] since inverse is 127 /
- * max|x|. */
-static __m512i quants_of(__m512 x, float inverse)
-{
-    return _mm512_cvtps_epi32(_mm512_mul_ps(x, _mm512_set1_ps(inverse)));
-}
-
-static void quantize_block(const float *x, int8_t *q, float *d, int16_t *s)
-{
-    __m512 a = _mm512_loadu_ps(x), b = _mm512_loadu_ps(x + 16);
-    float max = _mm512_reduce_max_ps(_mm512_max_ps(_mm512_abs_ps(a), _mm512_abs_ps(b)));
-    bool finite = !_mm512_cmp_ps_mask(a, b, _CMP_UNORD_Q) && max <= FLT_MAX;
-    __m512i qa = _mm512_setzero_si512(), qb = qa;
-    *d = finite ? max / 127 : NAN;
-    if (*d < FLT_MIN) {
-        *d = 0;
-    } else if (finite) {
-        qa = quants_of(a, 127 / max);
-        qb = quants_of(b, 127 / max);
-    }
-    _mm_storeu_si128((__m128i *)q, _mm512_cvtepi32_epi8(qa));
-    _mm_storeu_si128((__m128i *)(q + 16), _mm512_cvtepi32_epi8(qb));
-    s[0] = (int16_t)_mm512_reduce_add_epi32(qa);
-    s[1] = (int16_t)_mm512_reduce_add_epi32(qb);
-}
-
 static void quantize(const float *x, size_t k, int8_t *q, float *d, int16_t *s)
 {
     for (size_t i = 0; i < k; i += 32) {
-        quantize_block(x + i, q + i, d + i / 32, s + i / 16);
+        quantize_group(x + i, 32, q + i, d + i / 32, s + i / 16);
     }
 }
 
