@@ -17,6 +17,7 @@ struct mate {
 struct team {
     struct cluster *c;
     unsigned rank, n;
+    unsigned n_cpu;    /* that this rank may use, perhaps with others */
     struct mate *mate; /* [n] */
     uint32_t *holder;  /* [n_line] root: 1 + the rank that has it; 0: none */
     bool is_working, has_asked, is_over, may_leave, has_failed;

@@ -34,7 +34,7 @@ static int read_patience(struct team *t)
  * the same, are cut by the library. */
 static void divide_machine(const struct batch_job *job, numoe_engine_params *params)
 {
-    const struct team *t = job->team;
+    struct team *t = job->team;
     const long n_online = sysconf(_SC_NPROCESSORS_ONLN);
     const unsigned n_local = cluster_n_local(t->c);
     const uint64_t room = cluster_local_min(t->c, numoe_memory_room());
@@ -47,7 +47,8 @@ static void divide_machine(const struct batch_job *job, numoe_engine_params *par
     }
     params->n_share = cluster_same_cpus(t->c, &share);
     params->share = share;
-    if (t->rank == 0 && cluster_n_cpu(t->c) == 1 && n_online > 2 * (long)n_local) {
+    t->n_cpu = bound_cpus();
+    if (t->rank == 0 && t->n_cpu == 1 && n_online > 2 * (long)n_local) {
         warn("rank 0 is bound to one CPU of %ld here: mpirun does that unless told otherwise; see "
              "--map-by ppr:1:numa:PE=N, or --bind-to none",
              n_online);
@@ -281,7 +282,7 @@ void team_report(const struct batch_job *job)
         fprintf(stderr,
                 ", not bound: %u may use the same %u CPUs and take a part each, whole NUMA nodes "
                 "where there are as many",
-                n_share, cluster_n_cpu(t->c));
+                n_share, t->n_cpu);
     }
     fputc('\n', stderr);
 }

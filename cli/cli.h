@@ -198,6 +198,8 @@ int model_options_finish(const struct command *cmd, struct model_options *o);
 int need_context(struct model_options *o, const char *what, size_t n);
 /* What Slurm or PBS have given to this task; warns when it is bound to much less (limits.c). */
 void job_limits(numoe_engine_params *params);
+/* CPUs in the affinity mask; 0: not known. */
+unsigned bound_cpus(void);
 int sampling_options_finish(struct sampling_options *o, bool is_bundled);
 
 /* 1 if the option was taken, 0 if it is not known, -1 if its value was wrong (said already). */

@@ -26,8 +26,7 @@ static double tasks_here(void)
     return n > 0 ? n : of_job > 0 ? of_job : 1;
 }
 
-/* CPUs in the affinity mask; 0: not known. */
-static unsigned bound_cpus(void)
+unsigned bound_cpus(void)
 {
     cpu_set_t *set = CPU_ALLOC(MAX_CPUS);
     const size_t bytes = CPU_ALLOC_SIZE(MAX_CPUS);

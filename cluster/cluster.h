@@ -44,8 +44,6 @@ unsigned cluster_same_cpus(const struct cluster *c, unsigned *index);
 /* Machines; ranks on this one. */
 unsigned cluster_n_machine(const struct cluster *c);
 unsigned cluster_n_local(const struct cluster *c);
-/* CPUs that this process may run on. */
-unsigned cluster_n_cpu(const struct cluster *c);
 /* Whether a process is known to have ended: on this machine only. */
 bool cluster_is_dead(const struct cluster *c, unsigned rank);
 

@@ -318,16 +318,6 @@ unsigned cluster_same_cpus(const struct cluster *c, unsigned *index)
     return n;
 }
 
-unsigned cluster_n_cpu(const struct cluster *c)
-{
-    const struct member *own = &c->member[c->rank];
-    unsigned n = 0;
-    for (size_t i = 0; i < MAX_CPU / 64; i++) {
-        n += (unsigned)__builtin_popcountll(own->cpus[i]);
-    }
-    return n;
-}
-
 /* ------------------------------------------------------------------ all together */
 
 void cluster_gather(struct cluster *c, const void *own, size_t bytes, void *all)

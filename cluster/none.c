@@ -67,12 +67,6 @@ unsigned cluster_same_cpus(const struct cluster *c, unsigned *index)
     return 1;
 }
 
-unsigned cluster_n_cpu(const struct cluster *c)
-{
-    (void)c;
-    return 1;
-}
-
 bool cluster_is_dead(const struct cluster *c, unsigned rank)
 {
     (void)c;
