@@ -17,9 +17,8 @@
 
 #define RESERVE_MIN_BYTES ((uint64_t)8 << 20) /* heap, stacks and page tables of a small engine */
 #define RESERVE_MAX_BYTES ((uint64_t)1 << 30)
-#define PAGE_TABLE_PART                                                                            \
-    512 /* 8 bytes a page of 4 KiB; set aside for transparent huge pages too                       \
-         */
+/* 8 bytes a page of 4 KiB; set aside for transparent huge pages too */
+#define PAGE_TABLE_PART 512
 
 /* ------------------------------------------------------------------ zones */
 
