@@ -11,6 +11,7 @@
 #include <stdlib.h>
 
 #include "base/clock.h"
+#include "base/median.h"
 #include "base/mem.h"
 #include "numa/pool.h"
 
@@ -60,17 +61,11 @@ static void measure(struct worker *w, void *arg)
     }
 }
 
-static int compare_u64(const void *va, const void *vb)
-{
-    uint64_t a = *(const uint64_t *)va, b = *(const uint64_t *)vb;
-    return a < b ? -1 : a > b;
-}
-
 static void report(struct pools *pools, struct bench *b, const char *what)
 {
     pools_run(pools, measure, b); /* once to warm up */
     pools_run(pools, measure, b);
-    qsort(b->ns, b->n_round, sizeof(*b->ns), compare_u64);
+    qsort(b->ns, b->n_round, sizeof(*b->ns), median_compare_u64);
     printf("%-28s %8llu %8llu\n", what, (unsigned long long)b->ns[b->n_round / 2],
            (unsigned long long)b->ns[(uint64_t)b->n_round * 99 / 100]);
 }

@@ -17,6 +17,7 @@
 #include <time.h>
 
 #include "base/clock.h"
+#include "base/median.h"
 #include "base/mem.h"
 #include "runtime/engine.h"
 
@@ -115,12 +116,6 @@ static numoe_status run_rounds(struct bench *b, numoe_error *err)
 
 /* ------------------------------------------------------------------ figures */
 
-static int compare(const void *va, const void *vb)
-{
-    const double a = *(const double *)va, b = *(const double *)vb;
-    return a < b ? -1 : a > b;
-}
-
 static double at(const double *sorted, unsigned n, double part)
 {
     return sorted[(unsigned)(part * (n - 1) + 0.5)];
@@ -128,7 +123,7 @@ static double at(const double *sorted, unsigned n, double part)
 
 static void print_percent(double *ratio, unsigned n)
 {
-    qsort(ratio, n, sizeof *ratio, compare);
+    qsort(ratio, n, sizeof *ratio, median_compare_double);
     printf("  %+7.2f %% (%+6.2f .. %+6.2f)", at(ratio, n, 0.5) * 100 - 100,
            at(ratio, n, 0.25) * 100 - 100, at(ratio, n, 0.75) * 100 - 100);
 }
@@ -166,7 +161,7 @@ static numoe_status print_price(struct bench *b, numoe_error *err)
     if (status != NUMOE_OK) {
         return status;
     }
-    qsort(b->token_cpu_us, b->n_round, sizeof *b->token_cpu_us, compare);
+    qsort(b->token_cpu_us, b->n_round, sizeof *b->token_cpu_us, median_compare_double);
     const double token_us = at(b->token_cpu_us, b->n_round, 0.5) / n_worker;
     printf("a switch %.1f ns (%.1f by the clock), %.0f of them a token and worker: %.2f us of "
            "processor time, %.2f %% of %.1f us\n",
@@ -178,7 +173,7 @@ static numoe_status print_price(struct bench *b, numoe_error *err)
 static void print_all(struct bench *b)
 {
     const numoe_engine_info *info = numoe_engine_get_info(b->engine);
-    qsort(b->token_us, b->n_round, sizeof *b->token_us, compare);
+    qsort(b->token_us, b->n_round, sizeof *b->token_us, median_compare_double);
     printf("%s\n%s %s, %u workers, %u rounds of %u tokens, %.1f us a token without a probe\n",
            info->machine, info->model_name, info->type_name, info->n_worker, b->n_round, b->n_token,
            at(b->token_us, b->n_round, 0.5));
