@@ -47,7 +47,7 @@
 #include "kernels/format.h"
 
 /* Activations of n tokens, [n, K] row-major. A holder has room for all forms and fills those that
- * the weights which read it need (kern_act_kind). Kinds are bits: several weights may read one
+ * the weights which read it need (struct kern.act). Kinds are bits: several weights may read one
  * holder. */
 enum kern_act_kind { KERN_ACT_F32 = 0, KERN_ACT_Q8 = 1, KERN_ACT_Q8_256 = 2 };
 
