@@ -23,7 +23,7 @@
  *   mbind: EINVAL for three causes               arena: refused_binding_..., check-numa memory-less
  *   libnuma puts memory elsewhere, silently      arena: pages_are_bound_to_the_node;
  *                                                check-layers.sh: its functions are not used
- *   a full bound node is a kill                  check_full; check-numa place (full, brimful)
+ *   a full bound node is a kill                  check_full; check-numa place (full)
  *   hugetlb reservations are not per node        check_huge; arena: a_pool_that_turns_out_short
  *   populating before binding places pages       check_placement by this thread
  *   first touch is by 2 MiB under THP            arena: regions_are_whole_huge_pages;
