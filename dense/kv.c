@@ -145,8 +145,13 @@ numoe_status kv_reserve(struct kv_cache *kv, unsigned n, numoe_error *err)
         return status_fail(err, NUMOE_E_INPUT_CONTEXT, "%u positions do not fit a context of %u", n,
                            kv->n_ctx);
     }
-    for (unsigned i = kv->n_ready / KV_CHUNK; (size_t)i * KV_CHUNK < n; i++) {
-        FORWARD_IF(own_chunk(kv, i, err));
+    numoe_status status = NUMOE_OK;
+    for (unsigned i = kv->n_ready / KV_CHUNK; status == NUMOE_OK && (size_t)i * KV_CHUNK < n; i++) {
+        status = own_chunk(kv, i, err);
+    }
+    if (status != NUMOE_OK) {
+        kv_truncate(kv, kv->n_ready);
+        return status;
     }
     kv->n_ready = MAX(kv->n_ready, n);
     return NUMOE_OK;
@@ -198,6 +203,11 @@ double kv_bytes(const struct kv_cache *kv, unsigned n)
         sum += (double)kv->shape.chunk_bytes / n_user;
     }
     return sum;
+}
+
+bool kv_is_empty(const struct kv_cache *kv)
+{
+    return kv->n_chunk == 0;
 }
 
 /* ------------------------------------------------------------------ moving */

@@ -28,7 +28,8 @@ struct kv_cache;
 numoe_status kv_new(const struct model *model, const struct topo *topo, struct pools *pools,
                     enum kv_type type, unsigned n_ctx, struct kv_cache **out, numoe_error *err);
 void kv_free(struct kv_cache *kv);
-/* Makes room for positions [0, n). NUMOE_E_MEMORY keeps what was there. Not from workers. */
+/* Makes room for positions [0, n). NUMOE_E_MEMORY leaves it as it was, and keeps nothing of what it
+ * would have needed. Not from workers. */
 numoe_status kv_reserve(struct kv_cache *kv, unsigned n, numoe_error *err);
 /* Positions [chunk * KV_CHUNK, ...) are in kv_chunk_bytes() of memory that stays somebody else's,
  * cache-line aligned; in place of kv_reserve(), chunk after chunk. Only what was mapped may be
@@ -53,6 +54,7 @@ int kv_home(const struct kv_cache *kv);
 /* Memory that it has, or with room for n positions would have; of a chunk that several share, an
  * equal part. */
 double kv_bytes(const struct kv_cache *kv, unsigned n);
+bool kv_is_empty(const struct kv_cache *kv); /* has no memory */
 uint64_t kv_token_bytes(const struct model *model, enum kv_type type);
 /* Longest context that kv_new() accepts, which attention's buffers are made for: the model's own,
  * or a million positions if that is more. */

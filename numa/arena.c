@@ -166,9 +166,10 @@ static numoe_status check_room(const struct node_arena *arena, size_t bytes, boo
         return fail_full(arena, bytes, room - MIN(room, taken_here),
                          "of what was free there at start", err);
     }
-    room = now ? room_available_bytes(topo, node->os_index) : UINT64_MAX;
-    return bytes <= room ? NUMOE_OK
-                         : fail_full(arena, bytes, room, "free or reclaimable there now", err);
+    room = now ? room_available_bytes(topo, node->os_index) : 0;
+    return room == 0 || bytes <= room
+               ? NUMOE_OK
+               : fail_full(arena, bytes, room, "free or reclaimable there now", err);
 }
 
 /* ------------------------------------------------------------------ regions */

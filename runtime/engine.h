@@ -46,6 +46,7 @@ struct numoe_engine {
     unsigned n_other_mode;     /* AUTO: steps in a row that would rather have the other mode */
     bool has_lanes;            /* their buffers are there */
     bool gave_up_lanes;        /* AUTO: there was no room for them */
+    uint64_t lane_full_bytes[TOPO_MAX_NODE]; /* taken there when a cache had no room; 0: it had */
 
     struct probe_track *probe; /* [n_track] the caller's, then the workers'; NULL: no profile */
     unsigned n_track;
@@ -61,6 +62,7 @@ struct numoe_session {
     numoe_engine *engine;
     struct kv_cache *kv;
     int lane; /* in this step: a node, or KV_SPREAD where all nodes work together */
+    uint64_t refused; /* bits: lanes that had no room for its cache in this step */
     unsigned n_ctx;
     int32_t *id;             /* [cap]; [0, n_done) are evaluated, [n_done, n) pending */
     size_t n, n_done, cap;

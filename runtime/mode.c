@@ -134,11 +134,46 @@ static void put(numoe_session *s, int lane, struct load *load)
     load[lane].n_token += numoe_session_pending(s);
 }
 
-static unsigned freest(const struct load *load, unsigned n_lane)
+static uint64_t taken_bytes(const numoe_engine *e, unsigned in)
+{
+    return atomic_load(&e->topo->ledger->taken_bytes[in]);
+}
+
+/* A cache had no room there, and nothing was given back since. */
+static bool is_full(const numoe_engine *e, unsigned in)
+{
+    return e->lane_full_bytes[in] > 0 && taken_bytes(e, in) >= e->lane_full_bytes[in];
+}
+
+bool mode_refuse(numoe_engine *engine, numoe_session *s)
+{
+    const unsigned in = (unsigned)s->lane;
+    const uint64_t all = UINT64_MAX >> (64 - engine->info.n_lane);
+    const bool leaves = kv_home(s->kv) == s->lane;
+
+    /* What s itself leaves behind is not given back: others would come for it, and s go again. */
+    engine->lane_full_bytes[in] =
+        taken_bytes(engine, in) - (leaves ? (uint64_t)kv_bytes(s->kv, 0) : 0);
+    s->refused |= UINT64_C(1) << in;
+    return s->refused != all;
+}
+
+static bool is_refused(const numoe_session *s, unsigned in)
+{
+    return (s->refused >> in & 1) != 0;
+}
+
+/* Of the lanes that may have room for s; full ones are asked last, since what one session needs
+ * another may not. */
+static unsigned freest(const numoe_engine *e, const struct load *load, const numoe_session *s)
 {
     unsigned best = 0;
-    for (unsigned in = 1; in < n_lane; in++) {
-        best = is_freer(&load[in], &load[best]) ? in : best;
+    for (unsigned in = 1; in < e->info.n_lane; in++) {
+        const unsigned in_cost = 2u * is_refused(s, in) + is_full(e, in);
+        const unsigned best_cost = 2u * is_refused(s, best) + is_full(e, best);
+        if (in_cost < best_cost || (in_cost == best_cost && is_freer(&load[in], &load[best]))) {
+            best = in;
+        }
     }
     return best;
 }
@@ -153,25 +188,39 @@ static unsigned busiest(const struct load *load, unsigned n_lane)
     return most;
 }
 
-/* Where sequences have ended unevenly, the shortest cache of the busiest lane goes to the freest, if
- * that has no more to do afterwards than the other is left with. One a step. */
-static void level(const numoe_engine *e, numoe_session *const *sessions, size_t n,
-                  const struct load *load)
+static numoe_session *shortest_of(numoe_session *const *sessions, size_t n, unsigned lane)
 {
-    const unsigned from = busiest(load, e->info.n_lane), to = freest(load, e->info.n_lane);
     numoe_session *shortest = NULL;
-    if ((load[to].n_session + 1) / load[to].share >
-        (load[from].n_session - 1.0) / load[from].share) {
-        return;
-    }
     for (size_t i = 0; i < n; i++) {
         numoe_session *s = sessions[i];
-        if (has_work(s) && s->lane == (int)from &&
+        if (has_work(s) && s->lane == (int)lane &&
             (shortest == NULL || s->n_done < shortest->n_done)) {
             shortest = s;
         }
     }
-    shortest->lane = (int)to;
+    return shortest;
+}
+
+/* Where sequences have ended unevenly, the shortest cache of the busiest lane goes to the freest
+ * with room, if that has no more to do afterwards than the other is left with. One a step. */
+static void level(const numoe_engine *e, numoe_session *const *sessions, size_t n,
+                  const struct load *load)
+{
+    const unsigned from = busiest(load, e->info.n_lane);
+    numoe_session *s = shortest_of(sessions, n, from);
+    const unsigned to = s != NULL ? freest(e, load, s) : from;
+    if (to != from && !is_full(e, to) && !is_refused(s, to) &&
+        (load[to].n_session + 1) / load[to].share <=
+            (load[from].n_session - 1.0) / load[from].share) {
+        s->lane = (int)to;
+    }
+}
+
+/* A cache that has memory stays where it is, unless it can grow there no more. */
+static bool is_settled(const numoe_session *s)
+{
+    const int home = kv_home(s->kv);
+    return home != KV_SPREAD && !kv_is_empty(s->kv) && !is_refused(s, (unsigned)home);
 }
 
 void mode_deal(const numoe_engine *engine, numoe_session *const *sessions, size_t n)
@@ -182,14 +231,13 @@ void mode_deal(const numoe_engine *engine, numoe_session *const *sessions, size_
     }
     for (size_t i = 0; i < n; i++) {
         sessions[i]->lane = KV_SPREAD;
-        if (has_work(sessions[i]) && sessions[i]->n_done > 0 &&
-            kv_home(sessions[i]->kv) != KV_SPREAD) {
+        if (has_work(sessions[i]) && is_settled(sessions[i])) {
             put(sessions[i], kv_home(sessions[i]->kv), load);
         }
     }
     for (size_t i = 0; i < n; i++) {
         if (has_work(sessions[i]) && sessions[i]->lane == KV_SPREAD) {
-            put(sessions[i], (int)freest(load, engine->info.n_lane), load);
+            put(sessions[i], (int)freest(engine, load, sessions[i]), load);
         }
     }
     level(engine, sessions, n, load);

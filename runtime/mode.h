@@ -14,7 +14,11 @@ bool mode_of_step(numoe_engine *engine, numoe_session *const *sessions, size_t n
  * nodes together, as from now on. */
 bool mode_give_up(numoe_engine *engine, const numoe_error *err);
 
-/* Sets session.lane of all sessions [n] that have work. */
+/* Sets session.lane of all sessions [n] that have work, never to a lane that has refused one. */
 void mode_deal(const numoe_engine *engine, numoe_session *const *sessions, size_t n);
+
+/* The cache of s had no room in its lane, which is avoided until something is given back there:
+ * whether there is a lane that s has not been refused by. */
+bool mode_refuse(numoe_engine *engine, numoe_session *s);
 
 #endif

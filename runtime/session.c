@@ -313,35 +313,63 @@ static numoe_status move_cache(const numoe_session *s, numoe_error *err)
     return status;
 }
 
-/* Caches where they are needed, and large enough. */
-static numoe_status batch_reserve(const numoe_engine *e, const struct batch *b, numoe_error *err)
+static numoe_status span_reserve(const numoe_engine *e, const struct span *span, numoe_error *err)
 {
-    for (unsigned i = 0; i < b->n_span; i++) {
-        const struct span *span = &e->span[i];
-        numoe_session *s = span->session;
-        const unsigned n = (unsigned)s->n_kv + span->n;
-        if (e->gpu != NULL) {
-            FORWARD_IF(gpu_cache_reserve(e->gpu, &s->gpu, (unsigned)s->n_kv, n, err));
-        }
-        if (e->gpu == NULL || !gpu_has_head(e->gpu)) {
-            FORWARD_IF(move_cache(s, err));
-            FORWARD_IF(kv_reserve(s->kv, n, err));
-        }
+    numoe_session *s = span->session;
+    const unsigned n = (unsigned)s->n_kv + span->n;
+
+    if (e->gpu != NULL) {
+        FORWARD_IF(gpu_cache_reserve(e->gpu, &s->gpu, (unsigned)s->n_kv, n, err));
+    }
+    if (e->gpu == NULL || !gpu_has_head(e->gpu)) {
+        FORWARD_IF(move_cache(s, err));
+        FORWARD_IF(kv_reserve(s->kv, n, err));
     }
     return NUMOE_OK;
+}
+
+/* Caches where they are needed, and large enough. *at: the span that was looked at last. */
+static numoe_status batch_reserve(const numoe_engine *e, const struct batch *b, unsigned *at,
+                                  numoe_error *err)
+{
+    for (*at = 0; *at < b->n_span; (*at)++) {
+        FORWARD_IF(span_reserve(e, &e->span[*at], err));
+    }
+    return NUMOE_OK;
+}
+
+/* Where a lane's node has no room for a cache another lane takes it. */
+static numoe_status lanes_prepare(numoe_engine *e, numoe_session *const *sessions, size_t n_session,
+                                  struct batch *b, numoe_error *err)
+{
+    numoe_status status;
+    unsigned at;
+
+    for (size_t i = 0; i < n_session; i++) {
+        sessions[i]->refused = 0;
+    }
+    do {
+        batch_build(e, sessions, n_session, true, b);
+        status = batch_reserve(e, b, &at, err);
+    } while (status == NUMOE_E_MEMORY && mode_refuse(e, e->span[at].session));
+    return status;
 }
 
 static numoe_status batch_prepare(numoe_engine *e, numoe_session *const *sessions, size_t n_session,
                                   struct batch *b, numoe_error *err)
 {
     numoe_error why;
-    const bool in_lanes = mode_of_step(e, sessions, n_session);
+    numoe_status status = NUMOE_OK;
+    bool in_lanes = mode_of_step(e, sessions, n_session);
+    unsigned at;
 
-    batch_build(e, sessions, n_session, in_lanes, b);
-    numoe_status status = batch_reserve(e, b, &why);
-    if (status != NUMOE_OK && in_lanes && mode_give_up(e, &why)) {
+    if (in_lanes) {
+        status = lanes_prepare(e, sessions, n_session, b, &why);
+        in_lanes = status == NUMOE_OK || !mode_give_up(e, &why);
+    }
+    if (!in_lanes) {
         batch_build(e, sessions, n_session, false, b);
-        status = batch_reserve(e, b, &why);
+        status = batch_reserve(e, b, &at, &why);
     }
     if (status != NUMOE_OK && err) {
         *err = why;

@@ -447,12 +447,17 @@ Test(lanes, cut_weights_are_told)
     numoe_engine_close(engine);
 }
 
-/* What is taken from node 1 so far, and `bytes` more, are all that it has. (This machine may have no
- * such node at all, so there is no room for anything new.) */
-static void limit_node(numoe_engine *engine, uint64_t bytes)
+/* What is taken from node `in` so far, and `bytes` more, are all that it has. */
+static void limit_node(numoe_engine *engine, unsigned in, uint64_t bytes)
 {
-    const uint64_t taken = engine->topo->ledger->taken_bytes[1];
-    engine->topo->node[1].available_bytes = (taken + bytes) / 31 * 32 + 32;
+    const uint64_t all = engine->topo->ledger->taken_bytes[in] + bytes;
+    engine->topo->node[in].available_bytes = MAX(all / 31 * 32 + 32, all + (8u << 20));
+}
+
+/* Likewise, with room for some chunks of a cache. */
+static void limit_chunks(numoe_engine *engine, unsigned in, const struct kv_cache *kv, double n)
+{
+    limit_node(engine, in, (uint64_t)(n * (double)kv->shape.chunk_bytes));
 }
 
 Test(lanes, no_room_for_buffers_is_told)
@@ -462,7 +467,7 @@ Test(lanes, no_room_for_buffers_is_told)
     numoe_session *session[2];
     numoe_error err = {0};
     open_sessions(engine, session, 2);
-    limit_node(engine, 100000);
+    limit_node(engine, 1, 100000);
     cr_expect_eq(numoe_engine_set_mode(engine, NUMOE_MODE_THROUGHPUT, &err), NUMOE_E_MEMORY);
     cr_expect_not_null(strstr(err.text, "throughput mode: "), "%s", err.text);
     cr_expect_not_null(strstr(err.text, "node 1"), "%s", err.text);
@@ -471,7 +476,7 @@ Test(lanes, no_room_for_buffers_is_told)
         append(session[is], is, prompt_length(is));
         cr_assert_eq(kv_reserve(session[is]->kv, 600, &err), NUMOE_OK);
     }
-    limit_node(engine, 100000);
+    limit_node(engine, 1, 100000);
     finish(engine, session, 2);
     cr_expect_eq(numoe_engine_mode(engine), NUMOE_MODE_LATENCY);
     char *said = strstr(log_text, "without throughput mode");
@@ -481,7 +486,7 @@ Test(lanes, no_room_for_buffers_is_told)
     free(e.logits);
 }
 
-/* The lanes are there, but a cache does not fit its node: AUTO goes on with all nodes together,
+/* The lanes are there, but a cache does not fit any node: AUTO goes on with all nodes together,
  * THROUGHPUT says so and leaves the sequences as they were. */
 Test(lanes, no_room_for_a_cache_is_told)
 {
@@ -494,9 +499,11 @@ Test(lanes, no_room_for_a_cache_is_told)
         append(session[is], is, prompt_length(is));
         cr_assert_eq(kv_reserve(session[is]->kv, 600, &err), NUMOE_OK);
     }
-    limit_node(engine, session[0]->kv->shape.chunk_bytes / 2);
+    limit_chunks(engine, 0, session[0]->kv, 1.5); /* for a cache: its part of node 1 */
+    limit_chunks(engine, 1, session[0]->kv, 0.5);
     cr_expect_eq(numoe_step(engine, session, 2, &err), NUMOE_E_MEMORY);
-    cr_expect_not_null(strstr(err.text, "node 1"), "%s", err.text);
+    cr_expect_not_null(strstr(err.text, "on node "), "%s", err.text);
+    limit_chunks(engine, 1, session[0]->kv, 0.5); /* what was left there is taken by others */
     cr_expect_eq(pending(session, 2), prompt_length(0) + prompt_length(1));
     set_mode(engine, NUMOE_MODE_AUTO);
     finish(engine, session, 2);
@@ -506,4 +513,145 @@ Test(lanes, no_room_for_a_cache_is_told)
     check_bits(&e, session, 2, 0, "without lanes");
     close_all(engine, session, 2);
     free(e.logits);
+}
+
+/* ------------------------------------------------------------------ a full lane */
+
+/* On three nodes, all prompts up to n_before tokens; then node 1 has no room for a chunk more, and
+ * the rest follows, and three tokens: the same bits, in lanes. before, after [MAX_SEQUENCE]: where
+ * caches are. */
+static void run_full_lane(size_t n_before, int *before, int *after)
+{
+    const struct expected e = expect_alone(TINY);
+    numoe_engine *engine = open_nodes(TINY, 3, 3, NUMOE_MODE_THROUGHPUT);
+    numoe_session *session[MAX_SEQUENCE];
+    open_sessions(engine, session, MAX_SEQUENCE);
+    for (unsigned is = 0; is < MAX_SEQUENCE; is++) {
+        append(session[is], is, MIN(prompt_length(is), n_before));
+    }
+    finish(engine, session, MAX_SEQUENCE);
+    limit_chunks(engine, 1, session[0]->kv, 0.5);
+    for (unsigned is = 0; is < MAX_SEQUENCE; is++) {
+        before[is] = kv_home(session[is]->kv);
+        append(session[is], is, prompt_length(is) - MIN(prompt_length(is), n_before));
+    }
+    finish(engine, session, MAX_SEQUENCE);
+    check_bits(&e, session, MAX_SEQUENCE, 0, "prompts");
+    for (unsigned is = 0; is < MAX_SEQUENCE; is++) {
+        append(session[is], is, 3);
+    }
+    finish(engine, session, MAX_SEQUENCE);
+    check_bits(&e, session, MAX_SEQUENCE, 1, "tokens");
+    cr_expect_eq(numoe_engine_mode(engine), NUMOE_MODE_THROUGHPUT);
+    for (unsigned is = 0; is < MAX_SEQUENCE; is++) {
+        after[is] = kv_home(session[is]->kv);
+    }
+    close_all(engine, session, MAX_SEQUENCE);
+    free(e.logits);
+}
+
+/* Nobody is dealt to it, and nobody waits. */
+Test(lanes, a_lane_without_room_is_passed_over)
+{
+    int before[MAX_SEQUENCE], after[MAX_SEQUENCE];
+    unsigned n[3] = {0};
+    run_full_lane(0, before, after);
+    for (unsigned is = 0; is < MAX_SEQUENCE; is++) {
+        n[after[is]]++;
+    }
+    cr_expect(n[0] >= 4 && n[1] == 0 && n[2] >= 4, "%u %u %u", n[0], n[1], n[2]);
+}
+
+/* Of the caches on node 1, which have a chunk each, one that needs a second moves; its chunk may be
+ * taken by another that grows there, but nobody comes for it. */
+Test(lanes, a_cache_that_cannot_grow_moves)
+{
+    int before[MAX_SEQUENCE], after[MAX_SEQUENCE];
+    unsigned n_moved = 0, n_kept = 0;
+    run_full_lane(40, before, after);
+    for (unsigned is = 0; is < MAX_SEQUENCE; is++) {
+        const bool grows = prompt_length(is) + 3 > KV_CHUNK;
+        cr_expect((before[is] == 1) == (after[is] == 1) || (before[is] == 1 && grows),
+                  "sequence %u: from %d to %d", is, before[is], after[is]);
+        n_moved += before[is] == 1 && after[is] != 1;
+        n_kept += after[is] == 1;
+    }
+    cr_expect(n_moved > 0 && n_kept > 0, "%u moved, %u stay", n_moved, n_kept);
+}
+
+/* A token more for each. */
+static void step_all(numoe_engine *engine, numoe_session **session, unsigned n, unsigned *count)
+{
+    for (unsigned is = 0; is < n; is++) {
+        append(session[is], is, 1);
+    }
+    finish(engine, session, n);
+    count_homes(session, n, 2, count);
+}
+
+/* What is given back there may be had again, by whoever comes. */
+Test(lanes, a_full_lane_is_used_again)
+{
+    numoe_engine *engine = open_nodes(TINY, 2, 2, NUMOE_MODE_THROUGHPUT);
+    numoe_session *session[4];
+    unsigned count[2];
+    open_sessions(engine, session, 4);
+    step_all(engine, session, 2, count);
+    cr_assert(count[0] == 1 && count[1] == 1);
+    limit_chunks(engine, 1, session[0]->kv, 0.5);
+    step_all(engine, session, 4, count);
+    cr_expect(count[0] == 3 && count[1] == 1, "%u %u", count[0], count[1]);
+    const int on_1 = kv_home(session[1]->kv); /* which of the first two is there */
+    numoe_session_free(session[on_1]);
+    session[on_1] = session[3];
+    step_all(engine, session, 3, count);
+    cr_expect(count[0] == 2 && count[1] == 1, "%u %u", count[0], count[1]);
+    close_all(engine, session, 3);
+}
+
+static numoe_batch_info answer_all(numoe_engine *engine, int32_t *id /* [MAX_SEQUENCE, 8] */)
+{
+    const numoe_batch_params params = {.n_ctx = 600, .max_sequences = MAX_SEQUENCE};
+    numoe_batch *batch = NULL;
+    numoe_error err = {0};
+    numoe_batch_info info;
+    numoe_completion c;
+    unsigned n_done = 0;
+    cr_assert_eq(numoe_batch_new(engine, &params, &batch, &err), NUMOE_OK, "%s", err.text);
+    for (unsigned is = 0; is < MAX_SEQUENCE; is++) {
+        int32_t prompt[600];
+        for (size_t i = 0; i < prompt_length(is); i++) {
+            prompt[i] = token_of(is, i);
+        }
+        numoe_request r = {.tag = is, .ids = prompt, .n_id = prompt_length(is), .max_tokens = 8};
+        r.ignore_eog = true;
+        numoe_sampler_params_init(&r.sampler);
+        r.sampler.temperature = 0;
+        cr_assert_eq(numoe_batch_submit(batch, &r, &err), NUMOE_OK, "%s", err.text);
+    }
+    while (n_done < MAX_SEQUENCE) {
+        cr_assert_eq(numoe_batch_step(batch, &err), NUMOE_OK, "%s", err.text);
+        for (; numoe_batch_next(batch, &c); n_done++) {
+            cr_assert_eq(c.status, NUMOE_OK, "%s", c.error.text);
+            cr_assert_eq(c.n_generated, 8);
+            memcpy(id + c.tag * 8, c.ids, 8 * sizeof *id);
+        }
+    }
+    numoe_batch_get_info(batch, &info);
+    numoe_batch_free(batch);
+    return info;
+}
+
+/* Requests of a batch do not wait for room on one node while another has some. */
+Test(lanes, requests_do_not_wait_for_a_full_lane)
+{
+    int32_t want[MAX_SEQUENCE * 8], got[MAX_SEQUENCE * 8];
+    numoe_engine *engine = open_nodes(TINY, 1, 1, NUMOE_MODE_LATENCY);
+    (void)answer_all(engine, want);
+    numoe_engine_close(engine);
+    engine = open_nodes(TINY, 3, 3, NUMOE_MODE_THROUGHPUT);
+    limit_node(engine, 1, 1000);
+    cr_expect_eq(answer_all(engine, got).n_preempted, 0);
+    cr_expect_arr_eq(got, want, sizeof want);
+    numoe_engine_close(engine);
 }
