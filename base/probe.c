@@ -6,7 +6,7 @@
 
 #include "base/clock.h"
 
-#define ALL_SPANS ((size_t)2 << 20)
+#define ALL_SPANS ((size_t)4 << 20)
 #define MIN_SPANS ((size_t)4096) /* of a track */
 
 const char *probe_stage_name(enum probe_stage stage)
@@ -136,6 +136,19 @@ static struct probe_cell *sum_at(const struct probe_track *t, uint32_t il, enum 
     return &t->sum[(size_t)MIN(il, t->n_layer) * N_PROBE_STAGE + stage];
 }
 
+static void begin_span(struct probe_track *t)
+{
+    if (t->n_span == t->cap_span) {
+        t->n_lost += t->cap_span > 0 && t->stage != N_PROBE_STAGE;
+        return;
+    }
+    t->span[t->n_span++] = (struct probe_span){
+        .begin = t->since,
+        .layer = (uint16_t)MIN(t->layer, (uint32_t)UINT16_MAX),
+        .stage = (uint16_t)t->stage,
+    };
+}
+
 static void start(struct probe_track *t, uint32_t il, enum probe_stage stage, uint64_t now,
                   uint64_t count)
 {
@@ -143,27 +156,23 @@ static void start(struct probe_track *t, uint32_t il, enum probe_stage stage, ui
     t->since_count = count;
     t->layer = il;
     t->stage = stage;
+    begin_span(t);
 }
 
 static void end(struct probe_track *t, uint64_t now, uint64_t count)
 {
     struct probe_cell *sum = sum_at(t, t->layer, t->stage);
+    const uint64_t counted = count - t->since_count;
     sum->ticks += now - t->since;
-    sum->count += count - t->since_count;
-    if (t->cap_span == 0) {
-        return;
+    sum->count += counted;
+    if (t->n_span > 0) {
+        t->span[t->n_span - 1].count = (uint32_t)MIN(counted, (uint64_t)UINT32_MAX);
     }
-    if (t->n_span == t->cap_span) {
-        t->n_lost++;
-        return;
-    }
-    t->span[t->n_span++] = (struct probe_span){
-        .begin = t->since,
-        .ticks = now - t->since,
-        .layer = t->layer,
-        .stage = t->stage,
-        .count = (uint32_t)MIN(count - t->since_count, (uint64_t)UINT32_MAX),
-    };
+}
+
+void probe_touch(struct probe_track *t)
+{
+    memset(t->span, 0, t->cap_span * sizeof *t->span);
 }
 
 void probe_first(struct probe_track *t, enum probe_stage stage)
@@ -180,7 +189,9 @@ void probe_next(struct probe_track *t, uint32_t il, enum probe_stage stage)
 
 void probe_last(struct probe_track *t)
 {
-    end(t, ticks_now(t), count_now(t));
+    const uint64_t now = ticks_now(t), count = count_now(t);
+    end(t, now, count);
+    start(t, PROBE_NO_LAYER, N_PROBE_STAGE, now, count);
 }
 
 /* ------------------------------------------------------------------ sums */

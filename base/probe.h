@@ -55,9 +55,13 @@ struct probe_cell {
     uint64_t ticks, count;
 };
 
+/* It ends where the next one of its track begins, so the last one has no end yet. As few bytes as
+ * possible: a token has hundreds, and they push weights out of the caches. */
 struct probe_span {
-    uint64_t begin, ticks;
-    uint32_t layer, stage, count;
+    uint64_t begin; /* in ticks */
+    uint32_t count;
+    uint16_t layer; /* UINT16_MAX: none */
+    uint16_t stage; /* N_PROBE_STAGE: the track rests */
 };
 
 /* The same moment by the clock and in ticks. */
@@ -82,7 +86,8 @@ struct probe_track {
     struct probe_moment made;
 };
 
-/* n_track tracks. with_spans: room for some two million spans of all tracks together. */
+/* n_track tracks. with_spans: room for some four million spans of all tracks together, which each
+ * track's thread should touch (probe_touch). */
 numoe_status probe_new(unsigned n_track, unsigned n_layer, bool with_spans,
                        struct probe_track **tracks, numoe_error *err);
 void probe_free(struct probe_track *tracks, unsigned n_track); /* NULL is allowed */
@@ -96,6 +101,9 @@ struct probe_sum probe_of_layer(const struct probe_track *t, uint32_t il, enum p
 double probe_tick_ns(const struct probe_track *t);
 
 /* ------------------------------------------------------------------ the thread's own */
+
+/* Has the memory for spans made, near the thread, so that this is not done while it is measured. */
+void probe_touch(struct probe_track *t);
 
 void probe_first(struct probe_track *t, enum probe_stage stage);
 void probe_next(struct probe_track *t, uint32_t il, enum probe_stage stage);

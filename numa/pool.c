@@ -23,7 +23,7 @@
 
 /* More only wait for each other: 4096 on two CPUs need half a minute for a token. */
 #define WORKERS_PER_CORE 64u
-#define STACK_BYTES ((size_t)1 << 20) /* not RLIMIT_STACK, which may be 64 KiB or unlimited */
+#define STACK_BYTES      ((size_t)1 << 20) /* not RLIMIT_STACK, which may be 64 KiB or unlimited */
 
 /* One thread and the workers it runs: usually one, several where there are more workers than CPUs.
  */
@@ -71,8 +71,8 @@ static numoe_status count_workers(const struct topo *topo, unsigned n_worker, un
     }
     if (n_worker > WORKERS_PER_CORE * topo->n_core) {
         return status_fail(err, NUMOE_E_INPUT,
-                           "%u workers on %u core%s: at most %u are possible, %u for each", n_worker,
-                           topo->n_core, topo->n_core == 1 ? "" : "s",
+                           "%u workers on %u core%s: at most %u are possible, %u for each",
+                           n_worker, topo->n_core, topo->n_core == 1 ? "" : "s",
                            WORKERS_PER_CORE * topo->n_core, WORKERS_PER_CORE);
     }
     unsigned n = n_worker ? n_worker : MIN(topo->n_core, (unsigned)POOL_MAX_WORKER);
@@ -629,17 +629,25 @@ bool pools_repin(struct pools *pools)
     return true;
 }
 
+/* Waiting is what is measured: whoever comes last, and a worker alone, goes on in its stage. Were
+ * that one to look at the clock, all others would wait for it. */
+static void wait_measured(struct worker *w, struct gate_word *word, uint32_t phase,
+                          bool within_node)
+{
+    const enum probe_stage stage = probe_switch(w->probe, PROBE_MEETING);
+    wait_at(w, word, phase, within_node, &patience_now(w->pools)->barrier);
+    probe_switch(w->probe, stage);
+}
+
 void worker_node_barrier(struct worker *w)
 {
     struct pool_gate *gate = w->gate;
     uint32_t phase = ++w->node_phase;
-    const enum probe_stage stage = probe_switch(w->probe, PROBE_MEETING);
     if (arrive(w, &gate->node_here, &group_of(w)->node_here, phase)) {
         gate_open(&gate->node_go, phase);
     } else {
-        wait_at(w, &gate->node_go, phase, true, &patience_now(w->pools)->barrier);
+        wait_measured(w, &gate->node_go, phase, true);
     }
-    probe_switch(w->probe, stage);
 }
 
 void worker_all_barrier(struct worker *w)
@@ -650,15 +658,13 @@ void worker_all_barrier(struct worker *w)
         return;
     }
     uint32_t phase = ++w->all_phase;
-    const enum probe_stage stage = probe_switch(w->probe, PROBE_MEETING);
     bool node_complete = arrive(w, &w->gate->all_here, &group_of(w)->all_here, phase);
     if (node_complete && gate_arrive(&pools->meet->here, phase, w->n_node)) {
         for (unsigned in = 0; in < w->n_node; in++) {
             gate_open(&pools->gate[in]->all_go, phase);
         }
     } else {
-        wait_at(w, &w->gate->all_go, phase, false, &patience_now(pools)->barrier);
+        wait_measured(w, &w->gate->all_go, phase, false);
     }
     w->n_gate++;
-    probe_switch(w->probe, stage);
 }

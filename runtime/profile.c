@@ -21,6 +21,11 @@ static const struct probe_track *worker_tracks(const numoe_engine *e)
     return e->probe + 1;
 }
 
+static void touch(struct worker *w, void *tracks)
+{
+    probe_touch((struct probe_track *)tracks + w->ig);
+}
+
 numoe_status numoe_profile_start(numoe_engine *engine, bool trace, numoe_error *err)
 {
     const unsigned n_track = engine->info.n_worker + 1;
@@ -28,6 +33,10 @@ numoe_status numoe_profile_start(numoe_engine *engine, bool trace, numoe_error *
 
     FORWARD_IF(probe_new(n_track, engine->model->hp.n_layer, trace, &probe, err));
     numoe_profile_stop(engine);
+    if (trace) {
+        probe_touch(probe);
+        pools_run(engine->pools, touch, probe + 1);
+    }
     engine->probe = probe;
     engine->n_track = n_track;
     engine->profile_steps = engine->profile_tokens = 0;
@@ -264,15 +273,18 @@ struct scale {
 static void put_spans(FILE *out, const struct probe_track *t, const struct scale *scale,
                       unsigned pid, unsigned tid, bool *any)
 {
-    for (size_t i = 0; i < t->n_span; i++) {
+    for (size_t i = 0; i + 1 < t->n_span; i++) {
         const struct probe_span *s = &t->span[i];
+        if (s->stage == N_PROBE_STAGE) {
+            continue;
+        }
         fprintf(out,
                 "%s{\"name\": \"%s\", \"cat\": \"numoe\", \"ph\": \"X\", \"pid\": %u, \"tid\": %u, "
                 "\"ts\": %.3f, \"dur\": %.3f, \"args\": {",
                 *any ? ",\n" : "", probe_stage_name((enum probe_stage)s->stage), pid, tid,
                 (double)(s->begin - scale->first) * scale->tick_us,
-                (double)s->ticks * scale->tick_us);
-        if (s->layer != PROBE_NO_LAYER) {
+                (double)(s[1].begin - s->begin) * scale->tick_us);
+        if (s->layer != UINT16_MAX) {
             fprintf(out, "\"layer\": %u, ", s->layer);
         }
         fprintf(out, "\"bytes\": %u}}", s->count);

@@ -291,7 +291,7 @@ NUMOE_API numoe_replicas numoe_engine_replicas(const numoe_engine *engine);
 /* ------------------------------------------------------------------ profile */
 
 /* Where the time of an engine goes, from now on, or anew: some 30 ns for each change of stage of each
- * worker. trace: single spans are kept too, as many as there is room for (2 million). */
+ * worker. trace: single spans are kept too, as many as there is room for (4 million). */
 NUMOE_API numoe_status numoe_profile_start(numoe_engine *engine, bool trace, numoe_error *err);
 NUMOE_API void numoe_profile_stop(numoe_engine *engine); /* forgets what was measured */
 

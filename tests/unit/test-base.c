@@ -405,9 +405,12 @@ Test(probe, stages_add_up_to_the_time)
         cr_assert_geq(embed.ns, 1990000u);
         cr_assert_geq(experts.ns, 19900000u);
         cr_assert(embed.count == 0 && experts.count == 7);
-        cr_assert(t->n_span == 2 && t->span[1].begin == t->span[0].begin + t->span[0].ticks);
-        cr_assert_float_eq((double)t->span[1].ticks * probe_tick_ns(t), (double)experts.ns,
-                           0.01 * (double)experts.ns);
+        cr_assert(t->n_span == 3 && t->span[0].stage == PROBE_EMBED &&
+                  t->span[0].layer == UINT16_MAX && t->span[1].stage == PROBE_EXPERTS &&
+                  t->span[1].layer == 1 && t->span[2].stage == N_PROBE_STAGE);
+        cr_assert(t->span[0].count == 0 && t->span[1].count == 7);
+        cr_assert_float_eq((double)(t->span[2].begin - t->span[1].begin) * probe_tick_ns(t),
+                           (double)experts.ns, 0.01 * (double)experts.ns);
         probe_free(t, 1);
     }
 }
