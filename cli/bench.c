@@ -449,6 +449,7 @@ static int run_point(const struct bench_options *o, size_t it, size_t ip, FILE *
         model.params.expert_stats = model.params.gpu ? model.params.expert_stats : NULL;
         model.params.replica_bytes = 0;
         model.params.replica_percent = 0;
+        model.params.adapt = false;
     }
     int exit_status = open_engine(&model, &b->engine);
     if (exit_status == EXIT_OK) {

@@ -61,7 +61,7 @@ enum {
     OPT_OUTPUT_FILE,
     OPT_SOCKETS, OPT_NODES, OPT_CORES, OPT_ARTIFICIAL,
     OPT_GEOMETRY, OPT_TYPE, OPT_BANDWIDTH, OPT_GPU_MODEL, OPT_NO_PROBE,
-    OPT_GPU, OPT_GPU_EXPERTS, OPT_GPU_DEVICES, OPT_VRAM_BUDGET, OPT_DEFER,
+    OPT_GPU, OPT_GPU_EXPERTS, OPT_GPU_DEVICES, OPT_VRAM_BUDGET, OPT_DEFER, OPT_ADAPT,
 };
 /* clang-format on */
 
@@ -85,6 +85,7 @@ struct model_options {
     {"placement", required_argument, NULL, OPT_PLACEMENT},                                         \
     {"replica-budget", required_argument, NULL, OPT_REPLICA_BUDGET},                               \
     {"expert-stats", required_argument, NULL, OPT_EXPERT_STATS},                                   \
+    {"adapt", no_argument, NULL, OPT_ADAPT},                                                       \
     {"plan", required_argument, NULL, OPT_PLAN}, {"mmap", no_argument, NULL, OPT_MMAP},            \
     {"gpu", required_argument, NULL, OPT_GPU},                                                     \
     {"gpu-experts", required_argument, NULL, OPT_GPU_EXPERTS},                                     \
@@ -115,8 +116,11 @@ struct model_options {
     "      --placement MODE  of weights on nodes: slice, shard, replicate, interleave, or auto\n"  \
     "                        (the default; 'numoe plan' says what it comes to)\n"                  \
     "      --replica-budget SIZE  memory for further copies of the most used experts, for\n"       \
-    "                        shard: 20GiB, or 15% of all weights (default: 0)\n"                   \
-    "      --expert-stats FILE  how often experts are used, from --expert-stats-out\n"             \
+    "                        shard: 20GiB, or 15% of all weights (default: 0); which ones is\n"     \
+    "                        counted while the model runs\n"                                       \
+    "      --expert-stats FILE  how often experts are used, from --expert-stats-out, where that\n"  \
+    "                        is to be known at the start\n"                                        \
+    "      --adapt           further copies go on following what is used, without stopping\n"      \
     "      --plan FILE       a plan from 'numoe plan --json', instead of these three\n"            \
     "      --mmap            experts stay in the file, read through the page cache: for models\n"  \
     "                        larger than memory; slower\n"                                        \

@@ -373,6 +373,9 @@ static int take_model_option(struct model_options *o, int opt, const char *value
     case OPT_EXPERT_STATS:
         o->params.expert_stats = value;
         break;
+    case OPT_ADAPT:
+        o->params.adapt = true;
+        break;
     case OPT_MMAP:
         o->params.map_experts = true;
         break;

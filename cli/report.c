@@ -248,6 +248,14 @@ static void report_replicas(const numoe_engine *engine)
                 (unsigned long long)r.n_copied, (unsigned long long)r.n_expert,
                 100 * (double)r.n_choice_copied / (double)r.n_choice);
     }
+    if (r.n_place > 0) {
+        fprintf(stderr, "%s%llu cop%s made, %llu in place of others, of at most %llu: ",
+                r.n_copied > 0 && r.n_choice > 0 ? "           " : "replicas   ",
+                (unsigned long long)r.n_made, r.n_made == 1 ? "y" : "ies",
+                (unsigned long long)r.n_swapped, (unsigned long long)r.n_place);
+        print_scaled(stderr, (double)r.copied_bytes, "B");
+        fprintf(stderr, " in %.3f s\n", r.copy_seconds);
+    }
 }
 
 void report_generation(numoe_engine *engine, const numoe_generate_result *r, size_t n_evaluated)

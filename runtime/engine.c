@@ -212,6 +212,7 @@ static void engine_free(numoe_engine *e)
     strbuf_fini(&e->placement);
     step_free(e->step);
     gpu_close(e->gpu);
+    adapt_free(e->adapt);
     store_free(e->store);
     pools_free(e->pools);
     chat_close(e->chat);
@@ -219,6 +220,31 @@ static void engine_free(numoe_engine *e)
     model_close(e->model);
     topo_free(e->topo);
     mem_free(e);
+}
+
+/* What was asked for and is not had. */
+static void tell_replicas(const numoe_engine_params *params, const struct placement *plan)
+{
+    const bool has_budget = params->replica_bytes > 0 || params->replica_percent > 0;
+    unsigned n_place = 0;
+    for (unsigned in = 0; in < plan->n_node; in++) {
+        n_place += plan->n_place[in];
+    }
+    if (plan->n_node == 1 && (has_budget || params->adapt)) {
+        log_warn("experts have no replicas: all weights are on one node");
+    } else if (plan->mode != NUMOE_PLACEMENT_SHARD && (has_budget || params->adapt)) {
+        log_warn("experts have no replicas: the placement is %s (%s); --placement shard has them",
+                 placement_mode_name(plan->mode), plan->reason);
+    } else if (params->adapt && n_place == 0) {
+        log_warn("--adapt has nothing to change: there is no room for further copies of experts");
+    } else if (n_place < plan->n_place_asked) {
+        log_warn("there is room for %u replicas of experts, the budget would have %llu", n_place,
+                 (unsigned long long)plan->n_place_asked);
+    }
+    if (params->adapt && params->gpu != NULL && strcmp(params->gpu, "none") != 0) {
+        log_warn("--adapt changes replicas on nodes only: a GPU keeps the experts that it begins "
+                 "with");
+    }
 }
 
 /* Workers, and weights where the placement wants them. */
@@ -235,7 +261,11 @@ static numoe_status load_weights(numoe_engine *e, const numoe_engine_params *par
     }
     e->placement_mode = place.plan->mode;
     for (unsigned in = 0; in < place.machine.n_node; in++) {
-        e->taken_bytes[in] = place.plan->node_bytes[in] + place.machine.node[in].buffer_bytes;
+        e->taken_bytes[in] = place.plan->node_bytes[in] + placement_reserved(place.plan, in) +
+                             place.machine.node[in].buffer_bytes;
+    }
+    if (status == NUMOE_OK) {
+        tell_replicas(params, place.plan);
     }
     e->pools = place.pools;
     place.pools = NULL;
@@ -302,6 +332,9 @@ static numoe_status engine_load(numoe_engine *e, const numoe_engine_params *para
     FORWARD_IF(step_new(e->model, e->store, e->pools, e->topo, e->kern, e->chunk_tokens, e->gpu,
                         e->peers, &e->step, err));
     FORWARD_IF(step_set_defer(e->step, params->defer_experts, err));
+    FORWARD_IF(e->store->replicas != NULL
+                   ? adapt_new(e->model, e->store, params->adapt, &e->adapt, err)
+                   : NUMOE_OK);
     watch_begin(&e->watch, e->store, e->topo);
     fill_info(e, kv_type, clock_seconds() - start);
     log_opened(e);

@@ -8,6 +8,7 @@
 #include "kernels/kern.h"
 #include "dense/kv.h"
 #include "model/tokenizer.h"
+#include "runtime/adapt.h"
 #include "runtime/gpu.h"
 #include "runtime/step.h"
 #include "runtime/watch.h"
@@ -29,6 +30,7 @@ struct numoe_engine {
     struct store *store;
     struct step *step;
     struct watch watch;
+    struct adapt *adapt;      /* NULL: copies of experts stay where they are */
     struct gpu *gpu;          /* NULL: none */
     const numoe_peers *peers; /* NULL: all experts are here */
     uint64_t generation;      /* of caches: those of sessions with another one are lost */

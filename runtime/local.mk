@@ -1,5 +1,6 @@
 bundled_sources += runtime/bundled.c runtime/bundled.h runtime/gpu-find.c
 core_sources += \
+	runtime/adapt.c runtime/adapt.h \
 	runtime/batch.c runtime/batch-seq.c runtime/batch-seq.h \
 	runtime/doctor.c \
 	runtime/engine.c runtime/engine.h \

@@ -49,6 +49,11 @@ static bool has_gpu(const numoe_engine_params *params)
     return params->gpu != NULL && strcmp(params->gpu, "none") != 0;
 }
 
+static bool has_budget(const numoe_engine_params *params)
+{
+    return params->replica_bytes > 0 || params->replica_percent > 0;
+}
+
 /* What cannot be together with experts on other processes. */
 static numoe_status check_peers(const numoe_engine_params *params, numoe_error *err)
 {
@@ -56,6 +61,8 @@ static numoe_status check_peers(const numoe_engine_params *params, numoe_error *
     const char *other = params->map_experts    ? "experts in the file (--mmap)"
                         : params->plan         ? "a plan from a file (--plan)"
                         : params->expert_stats ? "expert statistics (--expert-stats)"
+                        : has_budget(params)    ? "a budget for replicas (--replica-budget)"
+                        : params->adapt         ? "replicas that follow use (--adapt)"
                         : has_gpu(params)       ? "a GPU (--gpu)"
                         : params->mode == NUMOE_MODE_THROUGHPUT ? "throughput mode (--mode)"
                                                                 : NULL;
@@ -71,11 +78,6 @@ static numoe_status check_peers(const numoe_engine_params *params, numoe_error *
                            other);
     }
     return NUMOE_OK;
-}
-
-static bool has_budget(const numoe_engine_params *params)
-{
-    return params->replica_bytes > 0 || params->replica_percent > 0;
 }
 
 /* A plan says where everything lies, copies of experts too. Statistics then only rank what a GPU has. */
@@ -104,10 +106,35 @@ static numoe_status check_budget(const numoe_engine_params *params, numoe_error 
                            "a budget for replicas is for the placement shard, %s makes none",
                            placement_mode_name(params->placement));
     }
-    if (params->expert_stats == NULL) {
+    if (params->map_experts) {
         return status_fail(err, NUMOE_E_INPUT,
-                           "a budget for replicas needs expert statistics, to know which experts to "
-                           "copy: give a file of numoe experts collect (--expert-stats)");
+                           "experts that stay in the file (--mmap) have no replicas: leave out the "
+                           "budget for them, or --mmap");
+    }
+    return NUMOE_OK;
+}
+
+/* Only copies of whole experts can change while a model runs. */
+static numoe_status check_adapt(const numoe_engine_params *params, numoe_error *err)
+{
+    if (!params->adapt) {
+        return NUMOE_OK;
+    }
+    if (params->placement != NUMOE_PLACEMENT_AUTO && params->placement != NUMOE_PLACEMENT_SHARD) {
+        return status_fail(err, NUMOE_E_INPUT,
+                           "--adapt changes replicas of whole experts, for the placement shard: %s "
+                           "has none",
+                           placement_mode_name(params->placement));
+    }
+    if (params->mode == NUMOE_MODE_THROUGHPUT) {
+        return status_fail(err, NUMOE_E_INPUT,
+                           "--adapt changes replicas of whole experts: throughput mode has all "
+                           "weights on every node");
+    }
+    if (!has_budget(params) && params->plan == NULL) {
+        return status_fail(err, NUMOE_E_INPUT,
+                           "--adapt needs a budget for the replicas that it changes "
+                           "(--replica-budget), or a plan that has some");
     }
     return NUMOE_OK;
 }
@@ -117,7 +144,8 @@ numoe_status params_check(const numoe_engine_params *params, numoe_error *err)
     FORWARD_IF(check_values(params, err));
     FORWARD_IF(check_peers(params, err));
     FORWARD_IF(check_plan(params, err));
-    return check_budget(params, err);
+    FORWARD_IF(check_budget(params, err));
+    return check_adapt(params, err);
 }
 
 numoe_status params_check_used(const numoe_engine_params *params, numoe_error *err)

@@ -191,6 +191,12 @@ static numoe_status refuse(const numoe_engine_params *params, const struct model
     return status;
 }
 
+bool place_replicas_change(const numoe_engine_params *params)
+{
+    const bool has_budget = params->replica_bytes > 0 || params->replica_percent > 0;
+    return params->adapt || (has_budget && params->expert_stats == NULL);
+}
+
 static numoe_status plan_anew(const numoe_engine_params *params, const struct model *model,
                               const struct topo *topo, struct place *p, numoe_error *err)
 {
@@ -199,6 +205,7 @@ static numoe_status plan_anew(const numoe_engine_params *params, const struct mo
         .mode = params->placement,
         .replica_bytes = params->replica_bytes,
         .replica_percent = params->replica_percent,
+        .replicas_change = place_replicas_change(params),
     };
     if (params->expert_stats != NULL) {
         FORWARD_IF(expert_stats_load(params->expert_stats, model, &stats, err));
@@ -347,6 +354,21 @@ numoe_status place_open_machine(const numoe_engine_params *params, const struct 
     return NUMOE_OK;
 }
 
+/* Where the plan has places for copies to come, or copies that are to change. */
+static numoe_status let_replicas_change(const numoe_engine_params *params, struct placement *plan,
+                                        const struct place *p, numoe_error *err)
+{
+    unsigned n_place = 0;
+    for (unsigned in = 0; in < plan->n_node; in++) {
+        n_place += plan->n_place[in];
+    }
+    if (!params->adapt && n_place == 0) {
+        return NUMOE_OK;
+    }
+    placement_let_change(plan, &p->shapes);
+    return placement_fits(plan, &p->machine, err);
+}
+
 /* A plan may be for some of the nodes: it was made where one alone is faster. */
 static numoe_status take_plan(const numoe_engine_params *params, const struct model *model,
                               struct topo *topo, struct placement *plan, struct place *p,
@@ -360,6 +382,7 @@ static numoe_status take_plan(const numoe_engine_params *params, const struct mo
         FORWARD_IF(count_buffers(params, model, topo, p, err));
     }
     FORWARD_IF(placement_check(plan, &p->shapes, &p->machine, err));
+    FORWARD_IF(let_replicas_change(params, plan, p, err));
     placement_count_replicas(plan, &p->shapes, NULL);
     placement_predict_again(plan, &p->shapes, &p->machine);
     return NUMOE_OK;

@@ -29,6 +29,10 @@ static void print_nodes(const struct place *p, FILE *out)
 static void print_plan(const struct place *p, FILE *out)
 {
     const struct placement *plan = p->plan;
+    unsigned n_place = 0;
+    for (unsigned in = 0; in < plan->n_node; in++) {
+        n_place += plan->n_place[in];
+    }
     fprintf(out, "model       %s: %s, %u layers", p->shapes.model_name, p->shapes.arch,
             p->shapes.n_layer);
     if (p->shapes.n_expert > 0) {
@@ -48,9 +52,17 @@ static void print_plan(const struct place *p, FILE *out)
         fprintf(out, ", of them %.2f GB further copies of experts",
                 (double)plan->replica_bytes * 1e-9);
     }
+    if (placement_reserved_all(plan) > 0) {
+        fprintf(out, "; %.2f GB kept free for copies of experts",
+                (double)placement_reserved_all(plan) * 1e-9);
+    }
     const uint64_t mapped = shapes_mapped_bytes(&p->shapes);
     if (mapped > 0) {
         fprintf(out, "; %.2f GB of experts stay in the file", (double)mapped * 1e-9);
+    }
+    if (n_place > 0) {
+        fprintf(out, "\nreplicas    places for %u copies of experts, filled with the most used while "
+                     "the model runs", n_place);
     }
     if (plan->n_replicated > 0) {
         fprintf(out, "\nreplicas    %u of %u experts on several nodes serve %.0f %% of choices",

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "model/geometry.h"
+#include "runtime/place.h"
 #include "runtime/plan.h"
 #include "store/stats.h"
 
@@ -234,7 +235,8 @@ numoe_status plan_compare(const numoe_plan_params *params, const struct model *m
         .shapes = shapes,
         .machine = machine,
         .request = {.replica_bytes = engine->replica_bytes,
-                    .replica_percent = engine->replica_percent},
+                    .replica_percent = engine->replica_percent,
+                    .replicas_change = place_replicas_change(engine)},
         .chunk_tokens = engine->chunk_tokens ? engine->chunk_tokens : CHUNK_TOKENS_DEFAULT,
         .has_gpu = params->gpu != NULL,
     };

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/clock.h"
 #include "base/log.h"
 #include "runtime/gpu-engine.h"
 #include "runtime/mode.h"
@@ -424,6 +425,7 @@ static numoe_status batch_run(numoe_engine *e, const struct batch *b, numoe_erro
     for (unsigned i = 0; i < b->n_span; i++) {
         routes = routes || e->span[i].session->on_route;
     }
+    const uint64_t begin_ns = clock_ns();
     step_keep_routes(e->step, routes);
     probe_switch(e->probe, PROBE_STEP);
     alloc_guard_begin("step");
@@ -444,6 +446,9 @@ static numoe_status batch_run(numoe_engine *e, const struct batch *b, numoe_erro
         publish_span(e, &e->span[i]);
     }
     probe_end(e->probe);
+    if (e->adapt != NULL) {
+        adapt_note(e->adapt, clock_ns() - begin_ns, b->n_token);
+    }
     e->profile_steps++;
     e->profile_tokens += b->n_token;
     return NUMOE_OK;
@@ -459,6 +464,11 @@ static bool is_behind(numoe_session *const *sessions, size_t n_session)
         }
     }
     return false;
+}
+
+static const uint64_t *counts_of(const void *engine)
+{
+    return step_expert_counts(((const numoe_engine *)engine)->step);
 }
 
 numoe_status numoe_step(numoe_engine *engine, numoe_session *const *sessions, size_t n_session,
@@ -479,6 +489,9 @@ numoe_status numoe_step(numoe_engine *engine, numoe_session *const *sessions, si
         }
         probe_begin(engine->probe, PROBE_BATCH);
         watch_look(&engine->watch, engine->store, engine->topo, engine->pools);
+        if (engine->adapt != NULL) {
+            adapt_look(engine->adapt, engine->pools, counts_of, engine);
+        }
         FORWARD_IF(batch_run(engine, &batch, err));
     } while (generation != engine->generation || is_behind(sessions, n_session));
     return NUMOE_OK;

@@ -92,6 +92,15 @@ numoe_replicas numoe_engine_replicas(const numoe_engine *engine)
     const struct model_hparams *hp = &engine->model->hp;
     const uint64_t *count = step_expert_counts(engine->step);
     numoe_replicas r = {0};
+    if (engine->adapt != NULL) {
+        const struct adapt_totals t = adapt_get_totals(engine->adapt);
+        r.n_place = t.n_place;
+        r.n_made = t.n_made;
+        r.n_swapped = t.n_swapped;
+        r.copied_bytes = t.copied_bytes;
+        r.copy_seconds = (double)t.copy_ns * 1e-9;
+        r.n_choice_copied = adapt_choices_copied(engine->adapt, count);
+    }
     for (size_t i = 0; i < (size_t)hp->n_layer * hp->n_expert; i++) {
         const bool is_moe = engine->model->layer[i / hp->n_expert].is_moe;
         const bool copied =
@@ -99,7 +108,7 @@ numoe_replicas numoe_engine_replicas(const numoe_engine *engine)
         r.n_expert += is_moe;
         r.n_copied += is_moe && copied;
         r.n_choice += count[i];
-        r.n_choice_copied += copied ? count[i] : 0;
+        r.n_choice_copied += copied && engine->adapt == NULL ? count[i] : 0;
     }
     return r;
 }

@@ -35,7 +35,7 @@ uint64_t load_job_bytes(const struct load_job *job, unsigned in)
     }
     const struct weight_part *part = &w->part[in];
     return w->dealt ? round_up((uint64_t)part->n_dealt * w->panel_bytes, CACHE_LINE_BYTES)
-                    : (uint64_t)part->n_mat * part->mat_bytes;
+                    : (uint64_t)part->n_run * part->mat_bytes;
 }
 
 uint64_t store_loading_bytes(const struct shapes *shapes)
@@ -58,31 +58,31 @@ uint64_t store_loading_bytes(const struct shapes *shapes)
 
 /* ------------------------------------------------------------------ parts */
 
-/* Which matrices a node has, where it has not all. */
+/* Which matrices a node has, where it has not all, or where others come and go. */
 static numoe_status list_matrices(struct weight_part *part, uint32_t n_mat,
                                   const struct placement_slice *slice, unsigned n, numoe_error *err)
 {
-    FORWARD_IF(mem_new(&part->mat_at, n_mat, sizeof *part->mat_at, "places of experts", err));
+    FORWARD_IF(mem_new(&part->at, n_mat, sizeof *part->at, "places of experts", err));
     FORWARD_IF(mem_new(&part->mat, part->n_mat, sizeof *part->mat, "places of experts", err));
     uint32_t at = 0;
     for (unsigned i = 0; i < n; i++) {
         for (uint32_t mat = slice[i].mat0; mat < slice[i].mat1; mat++) {
-            part->mat[at] = mat;
-            part->mat_at[mat] = at++;
+            part->mat[at++] = mat;
         }
     }
     return NUMOE_OK;
 }
 
-/* What node slice[0].node holds: n slices of one weight. */
+/* What node slice[0].node holds: n slices of one weight, copies that may go last. */
 static numoe_status take_slices(struct weight *w, const struct placement_slice *slice, unsigned n,
-                                numoe_error *err)
+                                bool changes, numoe_error *err)
 {
     struct weight_part *part = &w->part[slice->node];
     part->held0 = slice->row0;
     part->held1 = slice->row1;
     for (unsigned i = 0; i < n; i++) {
         part->n_mat += slice[i].mat1 - slice[i].mat0;
+        part->n_run += changes && slice[i].further ? 0 : slice[i].mat1 - slice[i].mat0;
     }
     part->mat_bytes = round_up(weight_part_held(part) * w->panel_bytes, CACHE_LINE_BYTES);
     if (slice->every > 1) {
@@ -92,7 +92,22 @@ static numoe_status take_slices(struct weight *w, const struct placement_slice *
             (uint32_t)(n_panel > slice->first ? (n_panel - slice->first - 1) / slice->every + 1
                                               : 0);
     }
-    return part->n_mat < w->n_mat ? list_matrices(part, w->n_mat, slice, n, err) : NUMOE_OK;
+    return part->n_mat < w->n_mat || changes ? list_matrices(part, w->n_mat, slice, n, err)
+                                             : NUMOE_OK;
+}
+
+/* A node that has no expert of a layer may get some later. */
+static numoe_status expect_matrices(struct weight *w, const struct placement *p, numoe_error *err)
+{
+    for (unsigned in = 0; in < p->n_node; in++) {
+        struct weight_part *part = &w->part[in];
+        if (p->share[in] > 0 && part->at == NULL) {
+            part->held1 = w->n_row;
+            part->mat_bytes = round_up(weight_part_held(part) * w->panel_bytes, CACHE_LINE_BYTES);
+            FORWARD_IF(mem_new(&part->at, w->n_mat, sizeof *part->at, "places of experts", err));
+        }
+    }
+    return NUMOE_OK;
 }
 
 /* Each node computes the rows that it holds. Where all hold all, or it does not matter, rows are
@@ -114,6 +129,7 @@ static void divide_work(struct weight *w, const struct shape *s, const struct pl
 static numoe_status make_matrix(struct weight *w, const struct shape *s, const struct placement *p,
                                 numoe_error *err)
 {
+    const bool changes = p->place_bytes > 0 && shape_is_routed(s) && !s->mapped;
     unsigned from, to;
     w->k = s->k;
     w->panel_bytes = shape_panel_bytes(s);
@@ -127,9 +143,10 @@ static numoe_status make_matrix(struct weight *w, const struct shape *s, const s
         while (end < to && p->slice[end].node == p->slice[from].node) {
             end++;
         }
-        FORWARD_IF(take_slices(w, &p->slice[from], end - from, err));
+        FORWARD_IF(take_slices(w, &p->slice[from], end - from, changes, err));
         from = end;
     }
+    FORWARD_IF(changes ? expect_matrices(w, p, err) : NUMOE_OK);
     divide_work(w, s, p);
     return NUMOE_OK;
 }

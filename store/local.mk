@@ -11,6 +11,7 @@ core_sources += \
 	store/placement-work.c store/placement-work.h \
 	store/placement.c store/placement.h \
 	store/reader.c store/reader.h \
+	store/replica.c store/replica.h \
 	store/shape.c store/shape.h \
 	store/stats-report.c \
 	store/stats.c store/stats.h \

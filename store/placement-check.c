@@ -58,11 +58,12 @@ static numoe_status check_rows(const struct shape *s, const struct placement_sli
                : status_fail(err, NUMOE_E_INPUT, "row %u is on no node, or on several", row);
 }
 
-/* Whole experts; slices are sorted by node and expert. */
+/* Whole experts, all with a copy that stays; holders [n_mat], firsts [n_mat]: scratch. */
 static numoe_status check_experts(const struct shape *s, const struct placement_slice *slice,
-                                  unsigned n, uint64_t *holders, numoe_error *err)
+                                  unsigned n, uint64_t *holders, uint64_t *firsts, numoe_error *err)
 {
     memset(holders, 0, s->n_mat * sizeof *holders);
+    memset(firsts, 0, s->n_mat * sizeof *firsts);
     for (unsigned i = 0; i < n; i++) {
         if (slice[i].row0 != 0 || slice[i].row1 != s->n_row || slice[i].every != 1) {
             return status_fail(err, NUMOE_E_INPUT, "experts of the placement shard are not cut");
@@ -73,11 +74,16 @@ static numoe_status check_experts(const struct shape *s, const struct placement_
                                    slice[i].node);
             }
             holders[ie] |= UINT64_C(1) << slice[i].node;
+            firsts[ie] += !slice[i].further;
         }
     }
     for (uint32_t ie = 0; ie < s->n_mat; ie++) {
         if (holders[ie] == 0) {
             return status_fail(err, NUMOE_E_INPUT, "expert %u is on no node", ie);
+        }
+        if (firsts[ie] == 0) {
+            return status_fail(err, NUMOE_E_INPUT, "expert %u has further copies but no first one",
+                               ie);
         }
     }
     return NUMOE_OK;
@@ -106,6 +112,7 @@ static bool is_alike(const struct placement_slice *a, unsigned n_a, const struct
     bool alike = n_a == n_b;
     for (unsigned i = 0; alike && i < n_a; i++) {
         alike = a[i].node == b[i].node && a[i].mat0 == b[i].mat0 && a[i].mat1 == b[i].mat1 &&
+                a[i].further == b[i].further &&
                 (!rows_too || (a[i].row0 == b[i].row0 && a[i].row1 == b[i].row1));
     }
     return alike;
@@ -133,9 +140,12 @@ static numoe_status check_weight(const struct placement *p, const struct shape *
     const bool whole = p->mode == NUMOE_PLACEMENT_SHARD && shape_is_routed(s);
     for (unsigned i = from; i < to; i++) {
         FORWARD_IF(check_bounds(p, s, &p->slice[i], err));
+        if (p->slice[i].further && !whole) {
+            return status_fail(err, NUMOE_E_INPUT, "only whole experts have further copies");
+        }
     }
     if (whole) {
-        FORWARD_IF(check_experts(s, slice, to - from, holders, err));
+        FORWARD_IF(check_experts(s, slice, to - from, holders, holders + s->n_mat, err));
     } else if (p->mode == NUMOE_PLACEMENT_SLICE || p->mode == NUMOE_PLACEMENT_SHARD) {
         FORWARD_IF(check_rows(s, slice, to - from, err));
     } else {
@@ -158,6 +168,7 @@ static void count_bytes(struct placement *p, const struct shape *s, unsigned fro
     for (unsigned i = from; i < to; i++) {
         const uint64_t more = placement_placed_bytes(s, &p->slice[i]);
         p->node_bytes[p->slice[i].node] += more;
+        p->copy_bytes[p->slice[i].node] += p->slice[i].further ? more : 0;
         bytes += more;
     }
     for (unsigned in = 0; s->kind == SHAPE_VECTOR && in < p->n_node; in++) {
@@ -177,6 +188,7 @@ static numoe_status check_slices(struct placement *p, const struct shapes *shape
 {
     unsigned n_known = 0;
     memset(p->node_bytes, 0, sizeof p->node_bytes);
+    memset(p->copy_bytes, 0, sizeof p->copy_bytes);
     p->total_bytes = p->expert_bytes = p->replica_bytes = 0;
     placement_sort(p);
     for (unsigned is = 0; is < shapes->n; is++) {
@@ -234,7 +246,7 @@ numoe_status placement_check(struct placement *p, const struct shapes *shapes,
         return status_fail(err, NUMOE_E_INPUT, "the shares of the nodes add up to %g, not to 1",
                            sum);
     }
-    FORWARD_IF(mem_new(&holders, MAX(shapes->n_expert, 1u), sizeof *holders, "plan", err));
+    FORWARD_IF(mem_new(&holders, 2 * MAX(shapes->n_expert, 1u), sizeof *holders, "plan", err));
     numoe_status status = check_slices(p, shapes, holders, err);
     mem_free(holders);
     status = status == NUMOE_OK ? check_told(p, err) : status;

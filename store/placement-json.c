@@ -8,7 +8,9 @@
  *                 {"weight": "blk.1.ffn_up_exps.weight", "node": 0, "rows": [0, 1408],
  *                  "matrices": [0, 3, 7, 9]}, ...]}
  *
- * "panels": [every, first] is there where panels are dealt. What a person may want to know (sizes,
+ * "panels": [every, first] is there where panels are dealt, "further": true where experts have
+ * another copy that stays, and a node's "replica_places" where further copies come and go as experts
+ * are used. What a person may want to know (sizes,
  * prediction) may be left out; what is there has to be possible, and bytes those of the slices.
  */
 #include <jansson.h>
@@ -25,7 +27,8 @@
 static bool is_same_object(const struct placement_slice *a, const struct placement_slice *b)
 {
     return a->layer == b->layer && a->slot == b->slot && a->node == b->node && a->row0 == b->row0 &&
-           a->row1 == b->row1 && a->every == b->every && a->first == b->first;
+           a->row1 == b->row1 && a->every == b->every && a->first == b->first &&
+           a->further == b->further;
 }
 
 /* The slice and those after it that become one object; *n is how many. */
@@ -45,6 +48,9 @@ static json_t *slice_object(const struct placement_slice *slice, unsigned n_left
         json_object_set_new(object, "panels",
                             json_pack("[i, i]", (int)slice->every, (int)slice->first));
     }
+    if (slice->further) {
+        json_object_set_new(object, "further", json_true());
+    }
     return object;
 }
 
@@ -60,6 +66,9 @@ static json_t *nodes_array(const struct placement *p, const struct placement_mac
                       (json_int_t)node->buffer_bytes);
         if (node->room_bytes != UINT64_MAX) {
             json_object_set_new(object, "room_bytes", json_integer((json_int_t)node->room_bytes));
+        }
+        if (p->place_bytes > 0) {
+            json_object_set_new(object, "replica_places", json_integer(p->n_place[in]));
         }
         json_array_append_new(nodes, object);
     }
@@ -138,6 +147,7 @@ static numoe_status read_slice(struct placement *p, const struct shapes *shapes,
     const char *name = json_string_value(json_object_get(object, "weight"));
     const json_t *matrices = json_object_get(object, "matrices");
     const json_t *panels = json_object_get(object, "panels");
+    const json_t *further = json_object_get(object, "further");
     struct placement_slice slice = {.every = 1};
     if (name == NULL) {
         return status_fail(err, NUMOE_E_INPUT, "\"weight\" is missing");
@@ -159,6 +169,10 @@ static numoe_status read_slice(struct placement *p, const struct shapes *shapes,
                            slice.first >= slice.every)) {
         return status_fail(err, NUMOE_E_INPUT, "%s: \"panels\" must be [every, first]", name);
     }
+    if (further != NULL && !json_is_boolean(further)) {
+        return status_fail(err, NUMOE_E_INPUT, "%s: \"further\" must be true or false", name);
+    }
+    slice.further = json_is_true(further);
     if (json_array_size(matrices) == 0 || json_array_size(matrices) % 2 != 0) {
         return status_fail(err, NUMOE_E_INPUT, "%s: \"matrices\" must be [from, to, ...]", name);
     }
@@ -249,6 +263,7 @@ static numoe_status check_numbers(const json_t *root, numoe_error *err)
         {"weight_bytes", 1e18, true, true},
         {"buffer_bytes", 1e18, true, true},
         {"room_bytes", 1e19, true, true},
+        {"replica_places", 1e7, true, true},
     };
     const json_t *nodes = json_object_get(root, "nodes");
     for (size_t i = 0; i < ARRAY_LEN(number); i++) {
@@ -279,6 +294,8 @@ static void read_sizes(struct placement *p, const json_t *root)
     for (unsigned in = 0; in < p->n_node; in++) {
         const json_t *node = json_array_get(nodes, in), *os = json_object_get(node, "os_index");
         p->told_node_bytes[in] = told_bytes(node);
+        p->n_place[in] =
+            (unsigned)json_integer_value(json_object_get(node, "replica_places"));
         p->told_os_index[in] = os != NULL ? (int)json_integer_value(os) : -1;
     }
 }

@@ -89,6 +89,7 @@ numoe_status placement_add(struct placement *p, const struct shape *s, struct pl
     p->node_bytes[slice.node] += bytes;
     p->total_bytes += bytes;
     p->expert_bytes += shape_is_routed(s) ? bytes : 0;
+    p->copy_bytes[slice.node] += slice.further ? bytes : 0;
     return NUMOE_OK;
 }
 
@@ -107,6 +108,7 @@ static int compare_slices(const void *va, const void *vb)
     const struct placement_slice *a = va, *b = vb;
     int order = compare_weights(a->layer, a->slot, b->layer, b->slot);
     order = order ? order : compare_numbers(a->node, b->node);
+    order = order ? order : compare_numbers(a->further, b->further);
     order = order ? order : compare_numbers(a->mat0, b->mat0);
     return order ? order : compare_numbers(a->row0, b->row0);
 }
@@ -114,7 +116,8 @@ static int compare_slices(const void *va, const void *vb)
 static bool continues(const struct placement_slice *a, const struct placement_slice *b)
 {
     return a->layer == b->layer && a->slot == b->slot && a->node == b->node && a->mat1 == b->mat0 &&
-           a->row0 == b->row0 && a->row1 == b->row1 && a->every == 1 && b->every == 1;
+           a->row0 == b->row0 && a->row1 == b->row1 && a->every == 1 && b->every == 1 &&
+           a->further == b->further;
 }
 
 /* Experts that follow each other become one slice. */
@@ -188,6 +191,20 @@ void placement_keep_node(struct placement *p, unsigned in)
 
 /* ------------------------------------------------------------------ room */
 
+uint64_t placement_reserved(const struct placement *p, unsigned in)
+{
+    return p->place_bytes > 0 ? p->n_place[in] * p->place_bytes - p->copy_bytes[in] : 0;
+}
+
+uint64_t placement_reserved_all(const struct placement *p)
+{
+    uint64_t bytes = 0;
+    for (unsigned in = 0; in < p->n_node; in++) {
+        bytes += placement_reserved(p, in);
+    }
+    return bytes;
+}
+
 uint64_t placement_room(const struct placement_machine *machine, unsigned in)
 {
     const struct placement_node *node = &machine->node[in];
@@ -242,13 +259,17 @@ static const char *advice(const struct placement *p, const struct placement_mach
 static numoe_status fail_node(const struct placement *p, const struct placement_machine *machine,
                               unsigned in, numoe_error *err)
 {
-    char weights[24], buffers[24], room[24], total[24], whole[24];
+    char weights[24], buffers[24], room[24], total[24], whole[24], copies[24], more[64] = "";
+    if (placement_reserved(p, in) > 0) {
+        snprintf(more, sizeof more, " and %s for copies of experts to come",
+                 size_text(placement_reserved(p, in), copies));
+    }
     return status_fail(
         err, NUMOE_E_MEMORY,
-        "weights need %s on node %u, beside %s for activations, context and loading, where %s are "
-        "%s (placement %s: %s of weights over %u node%s with room for %s): %s%s",
+        "weights need %s on node %u, beside %s for activations, context and loading%s, where %s "
+        "are %s (placement %s: %s of weights over %u node%s with room for %s): %s%s",
         size_text(p->node_bytes[in], weights), machine->node[in].os_index,
-        size_text(machine->node[in].buffer_bytes, buffers),
+        size_text(machine->node[in].buffer_bytes, buffers), more,
         size_text(machine->node[in].room_bytes, room), machine->room_source,
         placement_mode_name(p->mode), size_text(p->total_bytes, total), p->n_node,
         p->n_node == 1 ? "" : "s", size_text(whole_room(machine), whole), advice(p, machine),
@@ -314,18 +335,19 @@ numoe_status placement_fits(const struct placement *p, const struct placement_ma
     const struct placement_machine m = with_moved_buffers(p, machine);
     FORWARD_IF(check_alone(p, machine, err));
     for (unsigned in = 0; in < p->n_node; in++) {
-        if (p->node_bytes[in] > placement_room(&m, in)) {
+        if (p->node_bytes[in] + placement_reserved(p, in) > placement_room(&m, in)) {
             return fail_node(p, &m, in, err);
         }
     }
-    if (p->total_bytes <= placement_limit(machine)) {
+    const uint64_t total_bytes = p->total_bytes + placement_reserved_all(p);
+    if (total_bytes <= placement_limit(machine)) {
         return NUMOE_OK;
     }
     return status_fail(
         err, NUMOE_E_MEMORY,
         "weights need %s (placement %s), beside %s for activations, context and loading; %s is "
         "%s: raise it, or %s%s",
-        size_text(p->total_bytes, weights), placement_mode_name(p->mode),
+        size_text(total_bytes, weights), placement_mode_name(p->mode),
         size_text(machine->limit_bytes - placement_limit(machine), buffers), machine->limit_source,
         size_text(machine->limit_bytes, limit), advice(p, machine), machine->way_out);
 }

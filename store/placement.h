@@ -64,6 +64,7 @@ struct placement_request {
      */
     uint64_t replica_bytes;
     double replica_percent;
+    bool replicas_change;             /* there is to be memory for copies that come and go */
     const struct expert_stats *stats; /* may be NULL */
 };
 
@@ -92,6 +93,7 @@ struct placement_slice {
     uint32_t row0, row1; /* of each; row0 is a multiple of PANEL_ROWS */
     /* 1, or n: of the panels of all matrices in one row, every n-th from panel `first` on. */
     uint32_t every, first;
+    uint32_t further; /* 1: a copy of experts that have another one, which stays */
 };
 
 struct placement {
@@ -101,6 +103,12 @@ struct placement {
     uint64_t node_bytes[TOPO_MAX_NODE], total_bytes; /* as placed, with vectors */
     uint64_t expert_bytes;                           /* of total_bytes: routed experts */
     uint64_t replica_bytes;                          /* of these: beyond their first copies */
+    /* Where further copies of experts may come and go: memory for one, the largest's, and how many
+     * such places a node has, those of the plan's own copies included. 0: all stays as planned. */
+    uint64_t place_bytes;
+    unsigned n_place[TOPO_MAX_NODE];
+    uint64_t copy_bytes[TOPO_MAX_NODE]; /* of node_bytes: the plan's own further copies */
+    uint64_t n_place_asked;             /* what the budget has places for, with room or without */
     double tokens_per_s; /* predicted for one sequence; an upper bound that leaves out caches */
     /* likewise for one sequence on each node, all together; 0: not every node has everything */
     double lanes_tokens_per_s;
@@ -170,6 +178,44 @@ uint64_t placement_limit(const struct placement_machine *machine);
 /* The error where a plan needs more. */
 numoe_status placement_fits(const struct placement *p, const struct placement_machine *machine,
                             numoe_error *err);
+
+/* Memory of a node's places for copies to come, beside node_bytes; of all nodes. */
+uint64_t placement_reserved(const struct placement *p, unsigned in);
+uint64_t placement_reserved_all(const struct placement *p);
+
+/* Further copies of a plan that was read may come and go too, in their own places, beside those
+ * that it has for more. */
+void placement_let_change(struct placement *p, const struct shapes *shapes);
+
+/* ------------------------------------------------------------------ further copies of experts */
+
+/* Whom to copy where. All arrays are the caller's. */
+struct replica_problem {
+    unsigned n_layer, n_expert, n_node;
+    const double *share;          /* [n_node] of the work; 0: takes no part */
+    const uint64_t *room_bytes;   /* [n_node] for further copies */
+    uint64_t budget_bytes;        /* for all of them */
+    const uint64_t *expert_bytes; /* [n_layer] that an expert's products read; 0: no copies there */
+    uint64_t place_bytes;         /* that a copy takes; 0: expert_bytes */
+    const double *count;          /* [n_layer, n_expert] how often each was chosen ... */
+    const double *n_token;        /* [n_layer] ... by so many tokens; 0: nothing is known */
+    const uint64_t *first;        /* [n_layer, n_expert] nodes (bits) of copies that stay */
+    const uint64_t *now;          /* likewise: further ones that are there; NULL: none are */
+};
+
+struct replica_rank {
+    double weight;
+    unsigned il, ie, nth;
+};
+
+/* wanted [n_layer, n_expert]: nodes (bits) that are to have further copies, within room and budget.
+ * An expert's n-th copy takes an n-th of what its first did, and copies are taken in that order.
+ * Those that are there stay unless another is worth more by a tenth and beyond chance: counts vary
+ * by their square roots. heap: scratch, [n_layer * n_expert]. Pure; allocates nothing. */
+void placement_choose_replicas(const struct replica_problem *p, struct replica_rank *heap,
+                               uint64_t *wanted);
+
+/* ------------------------------------------------------------------ */
 
 /* Whole experts on nodes, where room is left (placement-shard.c). */
 numoe_status placement_add_experts(struct placement *p, const struct shapes *shapes,

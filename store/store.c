@@ -16,6 +16,7 @@
 #include "base/mem.h"
 #include "store/load.h"
 #include "store/reader.h"
+#include "store/replica.h"
 
 #define SLICE_NS 100000000u
 
@@ -39,8 +40,12 @@ static numoe_status allocate_job(struct store_priv *priv, struct load_job *job, 
     }
     if (job->shape->kind == SHAPE_VECTOR) {
         job->w->vec[in] = data;
-    } else {
-        job->w->part[in].data = data;
+        return NUMOE_OK;
+    }
+    struct weight_part *part = &job->w->part[in];
+    part->data = data;
+    for (uint32_t i = 0; data != NULL && part->at != NULL && i < part->n_run; i++) {
+        part->at[part->mat[i]] = part->data + i * part->mat_bytes;
     }
     return NUMOE_OK;
 }
@@ -54,6 +59,9 @@ static numoe_status allocate(struct store *store, struct load_plan *plan, const 
         for (unsigned ij = 0; ij < plan->n_job; ij++) {
             FORWARD_IF(allocate_job(priv, &plan->job[ij], in, err));
         }
+        FORWARD_IF(store->replicas != NULL
+                       ? replicas_allocate(store, in, priv->arena[in], err)
+                       : NUMOE_OK);
     }
     return NUMOE_OK;
 }
@@ -343,7 +351,10 @@ static numoe_status note_holders(struct store *store, const struct placement *pl
             store->holders[at] |= UINT64_C(1) << slice->node;
         }
     }
-    return NUMOE_OK;
+    return placement->place_bytes > 0
+               ? replicas_new(placement, store->model->hp.n_layer, store->model->hp.n_expert,
+                              &store->replicas, err)
+               : NUMOE_OK;
 }
 
 numoe_status store_load(const struct model *model, const struct shapes *shapes,
@@ -384,7 +395,7 @@ numoe_status store_load(const struct model *model, const struct shapes *shapes,
 static void free_weight(struct weight *w)
 {
     for (unsigned in = 0; w->part != NULL && in < w->n_node; in++) {
-        mem_free(w->part[in].mat_at);
+        mem_free(w->part[in].at);
         mem_free(w->part[in].mat);
     }
     mem_free(w->part);
@@ -421,6 +432,7 @@ void store_free(struct store *store)
     }
     mem_free(priv->map);
     store_free(priv->adopted);
+    replicas_free(store->replicas);
     mem_free(store->holders);
     mem_free(store->layer);
     mem_free(store->priv);

@@ -19,6 +19,7 @@ struct store {
     unsigned first_expert;          /* the model's number of the first one here */
     uint64_t *holders;              /* [n_layer, the model's n_expert] nodes (bits) that have an expert whole;
                                        NULL: experts are cut, all nodes work on all */
+    struct replicas *replicas; /* what holders may change to; NULL: nothing changes */
     void *priv;
 };
 

@@ -76,6 +76,7 @@ numoe_status store_view_new(const struct store *store, unsigned in, struct store
     view->n_node = 1;
     view->share[0] = 1;
     view->holders = NULL;
+    view->replicas = NULL;
     view->layer = NULL;
     view->priv = NULL;
     numoe_status status = mem_new(&view->layer, n_layer, sizeof *view->layer, what, err);

@@ -20,8 +20,9 @@ struct weight_part {
     uint32_t held0, held1;  /* likewise; held0 == held1: nothing is here */
     const uint8_t *data;    /* panels of the first matrix here, from row held0 on */
     size_t mat_bytes;       /* from one matrix to the next */
-    uint32_t n_mat;         /* matrices here */
-    uint32_t *mat_at, *mat; /* [w->n_mat] where a matrix is among them, [n_mat] which; NULL: all */
+    uint32_t n_mat, n_run;  /* matrices that are loaded here; of them, one after the other in data */
+    const uint8_t **at;     /* [w->n_mat] where each matrix is now, if it is; NULL: all are in data */
+    uint32_t *mat;          /* [n_mat] which are loaded, those in data first; NULL: all */
     uint32_t n_dealt;       /* panels here of a dealt weight */
 };
 
@@ -74,8 +75,8 @@ static inline const uint8_t *weight_panel(const struct weight *w, unsigned in, u
         const uint64_t g = (uint64_t)mat * weight_panels(w) + panel;
         return w->part[g % w->n_node].data + g / w->n_node * w->panel_bytes;
     }
-    const uint32_t at = part->mat_at != NULL ? part->mat_at[mat] : mat;
-    return part->data + at * part->mat_bytes + (panel - part->held0 / PANEL_ROWS) * w->panel_bytes;
+    const uint8_t *first = part->at != NULL ? part->at[mat] : part->data + mat * part->mat_bytes;
+    return first + (panel - part->held0 / PANEL_ROWS) * w->panel_bytes;
 }
 
 /* Whether it is in node in's memory; of a node that holds some of the matrix, or a dealt weight. */

@@ -152,7 +152,10 @@ typedef struct numoe_engine_params {
     numoe_kv_type kv_type;
     numoe_placement placement;
     uint64_t replica_bytes;      /* SHARD: memory for further copies of experts, ... */
-    double replica_percent;      /* ... or, if above 0, percent of one copy of all weights */
+    double replica_percent;      /* ... or, if above 0, percent of one copy of all weights. Without
+                                    expert_stats those are copied, once, that were counted as the most
+                                    used after some hundred tokens (docs/expert-stats.md) */
+    bool adapt;                  /* SHARD: replicas, of the budget or of the plan, follow what is used */
     bool map_experts;            /* routed experts stay in the file, in the page cache: for models
                                     larger than memory; slower */
     const char *expert_stats;    /* NULL, or a file that numoe_stats_open() takes */
@@ -283,7 +286,12 @@ NUMOE_API numoe_status numoe_engine_save_stats(const numoe_engine *engine, FILE 
  * of the choices since the engine was opened were for those. */
 typedef struct numoe_replicas {
     uint64_t n_expert, n_copied;
-    uint64_t n_choice, n_choice_copied;
+    uint64_t n_choice, n_choice_copied; /* copied: at the time of the choice */
+    /* Where copies are made while the model runs, by what was counted or with adapt: */
+    uint64_t n_place;           /* copies that there is memory for; 0: they stay as planned */
+    uint64_t n_made, n_swapped; /* copies made; of them in place of others */
+    uint64_t copied_bytes;      /* of weights, between nodes: numoe_traffic has none of it */
+    double copy_seconds;        /* that steps waited for it */
 } numoe_replicas;
 
 NUMOE_API numoe_replicas numoe_engine_replicas(const numoe_engine *engine);

@@ -42,6 +42,21 @@ same "$tmp/one" "$tmp/more" 'with statistics'
 grep -Eq '"replica_bytes":[1-9]' "$tmp/plan" || complain 'statistics give no replicas'
 tell -q --topology "$two" --plan "$tmp/plan" >"$tmp/more"
 same "$tmp/one" "$tmp/more" 'replicas'
+# ---- without statistics there are places for them, in the plan and in a file of it
+"$numoe" plan --topology "$two" --placement shard --replica-budget 10% >"$tmp/more"
+grep -Eq 'kept free for copies of experts' "$tmp/more" || complain 'no memory is reserved'
+grep -Eq '^replicas +places for [1-9][0-9]* copies' "$tmp/more" || complain 'no places'
+"$numoe" plan --topology "$two" --placement shard --replica-budget 10% --json >"$tmp/places"
+head -c 1500 "$src/README.md" >"$tmp/long"
+for option in '--placement shard --replica-budget 10%' "--plan $tmp/places --adapt" "--plan $tmp/plan --adapt"; do
+    # shellcheck disable=SC2086
+    "$numoe" run --temp 0 -n 8 -f "$tmp/long" --chunk 32 --topology "$two" $option \
+        >"$tmp/out" 2>"$tmp/err" </dev/null || complain "$option: $(cat "$tmp/err")"
+    test -f "$tmp/first" || cp "$tmp/out" "$tmp/first"
+    same "$tmp/first" "$tmp/out" "$option"
+    grep -Eq '[0-9]+ cop(y|ies) made, [0-9]+ in place of others, of at most [1-9]' "$tmp/err" ||
+        complain "$option: not said what was copied: $(cat "$tmp/err")"
+done
 
 # ---- experts in the file
 tell -q --mmap --topology "$two" >"$tmp/more" 2>"$tmp/err"
@@ -118,8 +133,10 @@ for command in 'plan' 'run -p x' 'bench'; do
         --expert-stats "$tmp/stats"
 done
 expect 2 'leave out a bandwidth, or the plan' "$numoe" plan --plan "$tmp/plan" --bandwidth 10
-expect 2 'needs expert statistics' run --placement shard --replica-budget 10%
-expect 2 'needs expert statistics' "$numoe" plan --topology "$two" --replica-budget 10%
+expect 2 'have no replicas' run --placement shard --replica-budget 10% --mmap
+expect 2 'adapt needs a budget' run --adapt
+expect 2 'for the placement shard: slice has none' run --adapt --placement slice
+expect 0 'experts have no replicas: the placement is slice' run --adapt --replica-budget 10%
 expect 2 'for the placement shard, slice makes none' run --placement slice --replica-budget 10% \
     --expert-stats "$tmp/stats"
 expect 2 'slice does not use them' run --placement slice --expert-stats "$tmp/stats"

@@ -434,6 +434,223 @@ Test(shard, experts_go_where_there_is_room)
     placement_free(p);
 }
 
+/* ------------------------------------------------------------------ further copies */
+
+enum { MANY = 128 };
+
+/* One layer of experts that cost 1 and are chosen by one token each. */
+struct one_layer {
+    double count[MANY], n_token;
+    uint64_t first[MANY], now[MANY], wanted[MANY];
+    uint64_t room[TOPO_MAX_NODE], expert_bytes;
+    double share[TOPO_MAX_NODE];
+    struct replica_rank heap[MANY];
+};
+
+static void choose_copies(struct one_layer *l, unsigned n_expert, unsigned n_node, uint64_t budget,
+                          bool with_now)
+{
+    l->n_token = 0;
+    l->expert_bytes = 1;
+    for (unsigned ie = 0; ie < n_expert; ie++) {
+        l->n_token += l->count[ie];
+    }
+    for (unsigned in = 0; in < n_node; in++) {
+        l->share[in] = 1.0 / n_node;
+        l->room[in] = l->room[in] > 0 ? l->room[in] : UINT64_MAX;
+    }
+    const struct replica_problem problem = {.n_layer = 1,
+                                            .n_expert = n_expert,
+                                            .n_node = n_node,
+                                            .share = l->share,
+                                            .room_bytes = l->room,
+                                            .budget_bytes = budget,
+                                            .expert_bytes = &l->expert_bytes,
+                                            .place_bytes = 1,
+                                            .count = l->count,
+                                            .n_token = &l->n_token,
+                                            .first = l->first,
+                                            .now = with_now ? l->now : NULL};
+    placement_choose_replicas(&problem, l->heap, l->wanted);
+}
+
+/* Second copies take a half, third ones a third: 45 and 30 of 90, 20 and 13.3 of 40, 10 of 20. Node
+ * 0 has the first copies of all; the others are alike until one has more to do. */
+Test(copies, worked_example)
+{
+    struct one_layer l = {.count = {90, 40, 20}, .first = {1, 1, 1}};
+    static const uint64_t want[5][3] = {{0}, {2, 0, 0}, {6, 0, 0}, {6, 2, 0}, {6, 6, 0}};
+    for (unsigned n = 0; n < 5; n++) {
+        choose_copies(&l, 3, 3, n, false);
+        cr_assert_arr_eq(l.wanted, want[n], sizeof want[n], "%u copies", n);
+    }
+    /* Node 1 is full after one, node 2 has no room: nothing but the best one there. */
+    l.room[1] = 1;
+    l.room[2] = 1;
+    choose_copies(&l, 3, 3, 9, false);
+    cr_assert_arr_eq(l.wanted, ((uint64_t[]){6, 0, 0}), 3 * sizeof *l.wanted);
+}
+
+/* A copy of an expert that was chosen 10000 times gives way to one with more than 10000 * 1.1 + 3 *
+ * 100; 100 times: 110 + 30. */
+Test(copies, stay_until_others_are_surely_better)
+{
+    static const struct {
+        double here, other;
+        bool swaps;
+    } example[] = {{10000, 11299, false}, {10000, 11301, true}, {100, 139, false}, {100, 141, true}};
+    for (unsigned i = 0; i < ARRAY_LEN(example); i++) {
+        struct one_layer l = {
+            .count = {example[i].here, example[i].other}, .first = {1, 1}, .now = {2, 0}};
+        choose_copies(&l, 2, 2, 1, true);
+        cr_assert_eq(l.wanted[0], example[i].swaps ? 0 : 2, "%g, %g", example[i].here,
+                     example[i].other);
+        cr_assert_eq(l.wanted[1], example[i].swaps ? 2 : 0);
+    }
+    /* What is there stays on its node, even where another has less to do. */
+    struct one_layer l = {.count = {90, 80}, .first = {1, 4}, .now = {4, 0}};
+    choose_copies(&l, 2, 3, 1, true);
+    cr_assert_eq(l.wanted[0], 4);
+}
+
+static uint32_t lcg(uint32_t *state)
+{
+    *state = *state * 1664525u + 1013904223u;
+    return *state >> 8;
+}
+
+/* All experts alike, 256 choices of each on average: that some are chosen more often is chance, and
+ * changes nothing. */
+Test(copies, chance_moves_nothing)
+{
+    uint32_t state = 1;
+    struct one_layer l = {.n_token = 0};
+    for (unsigned round = 0; round < 20; round++) {
+        memset(l.count, 0, sizeof l.count);
+        for (unsigned i = 0; i < 256 * MANY; i++) {
+            l.count[lcg(&state) % MANY]++;
+        }
+        for (unsigned ie = 0; ie < MANY; ie++) {
+            l.first[ie] = UINT64_C(1) << ie % 4;
+        }
+        choose_copies(&l, MANY, 4, 16, round > 0);
+        if (round > 0) {
+            cr_assert_arr_eq(l.wanted, l.now, sizeof l.now, "round %u", round);
+        }
+        memcpy(l.now, l.wanted, sizeof l.now);
+    }
+}
+
+/* Any counts, nodes and budgets: no more copies than there is room and budget for, none beside the
+ * first; a larger budget keeps what a smaller one gave; and what is there by the same counts stays. */
+Test(copies, keep_to_budgets_and_grow_with_them)
+{
+    uint32_t state = 7;
+    for (unsigned round = 0; round < 200; round++) {
+        const unsigned n_node = 2 + lcg(&state) % 7, budget = lcg(&state) % 60;
+        struct one_layer l = {.n_token = 0}, more;
+        for (unsigned ie = 0; ie < MANY; ie++) {
+            l.count[ie] = lcg(&state) % 5 == 0 ? 0 : 1 + lcg(&state) % 3000;
+            l.first[ie] = UINT64_C(1) << lcg(&state) % n_node;
+        }
+        more = l;
+        choose_copies(&l, MANY, n_node, budget, false);
+        choose_copies(&more, MANY, n_node, budget + 5, false);
+        unsigned n = 0;
+        for (unsigned ie = 0; ie < MANY; ie++) {
+            n += n_of(l.wanted[ie]);
+            cr_assert_eq(l.wanted[ie] & l.first[ie], 0);
+            cr_assert_eq(l.wanted[ie] & ~more.wanted[ie], 0, "copies that a larger budget lacks");
+            cr_assert(l.count[ie] > 0 || l.wanted[ie] == 0, "nobody chose it");
+        }
+        cr_assert_eq(n, budget);
+        memcpy(l.now, l.wanted, sizeof l.now);
+        choose_copies(&l, MANY, n_node, budget, true);
+        cr_assert_arr_eq(l.wanted, l.now, sizeof l.now);
+        for (unsigned in = 0; in < n_node; in++) {
+            l.room[in] = 3;
+        }
+        choose_copies(&l, MANY, n_node, budget, false);
+        for (unsigned in = 0; in < n_node; in++) {
+            n = 0;
+            for (unsigned ie = 0; ie < MANY; ie++) {
+                n += l.wanted[ie] >> in & 1;
+            }
+            cr_assert_leq(n, 3);
+        }
+    }
+}
+
+static const struct placement_request changing = {
+    .mode = NUMOE_PLACEMENT_SHARD, .replica_percent = 10, .replicas_change = true};
+
+/* 10 % of all weights are 4 experts and more: two places on each node, none of them filled. Where the
+ * control group leaves room for one and a half, there is one. */
+Test(copies, places_are_reserved)
+{
+    const struct shapes s = made_up(1408);
+    struct placement_machine m = machine_of(2, NULL);
+    const uint64_t each = 2 * (uint64_t)1408 * 2176 + (uint64_t)2048 * 1496;
+    const unsigned n = (unsigned)(one_copy(&s) / 10 / each);
+    cr_assert_geq(n, 4);
+    struct placement *p = plan_for(&s, &m, changing);
+    cr_assert_eq(p->place_bytes, each);
+    cr_assert(p->n_place[0] == (n + 1) / 2 && p->n_place[1] == n / 2);
+    cr_assert(p->replica_bytes == 0 && p->n_place_asked == n);
+    cr_assert_eq(placement_reserved_all(p), n * each);
+    placement_free(p);
+
+    m.limit_bytes = one_copy(&s) + 2 * N_LAYER * D * sizeof(float) + each + each / 2;
+    p = plan_for(&s, &m, changing);
+    cr_assert(p->n_place[0] == 1 && p->n_place[1] == 0 && p->n_place_asked == n);
+    placement_free(p);
+
+    m.limit_bytes = UINT64_MAX;
+    m.node[0].room_bytes = one_copy(&s) * 51 / 100; /* half of the weights, and little else */
+    p = plan_for(&s, &m, changing);
+    cr_assert_leq(p->node_bytes[0] + p->n_place[0] * each, m.node[0].room_bytes);
+    cr_assert_eq(p->n_place[0] + p->n_place[1], n, "the other node has room");
+    placement_free(p);
+}
+
+/* A plan of a file has its places, and needs room for them; its own copies may change if asked. */
+Test(copies, places_in_plans)
+{
+    const struct shapes s = made_up(1408);
+    struct placement_machine m = machine_of(2, NULL);
+    struct placement_request request = changing;
+    for (unsigned i = 0; i < 2; i++) {
+        numoe_error err = {0};
+        struct placement *p = plan_for(&s, &m, request), *back = NULL;
+        char *text = NULL;
+        cr_assert_eq(placement_to_json(p, &s, &m, &text, NULL), NUMOE_OK);
+        cr_assert_eq(placement_from_json(text, strlen(text), &s, &back, &err), NUMOE_OK);
+        cr_assert_eq(placement_check(back, &s, &m, &err), NUMOE_OK, "%s", err.text);
+        placement_let_change(back, &s);
+        cr_assert_eq(back->place_bytes, p->place_bytes > 0 ? p->place_bytes : 9191424);
+        for (unsigned in = 0; in < 2; in++) {
+            const uint64_t n_copy = p->copy_bytes[in] / back->place_bytes;
+            cr_assert_eq(back->n_place[in], MAX(p->n_place[in], n_copy));
+            cr_assert_eq(back->copy_bytes[in], p->copy_bytes[in]);
+        }
+        cr_assert_gt(back->n_place[0] + back->n_place[1], 3);
+        if (i == 0) {
+            m.node[1].room_bytes = p->node_bytes[1] + p->place_bytes;
+            cr_assert_eq(placement_fits(back, &m, &err), NUMOE_E_MEMORY);
+            cr_assert_not_null(strstr(err.text, "for copies of experts to come"), "%s", err.text);
+            m.node[1].room_bytes = UINT64_MAX;
+        }
+        placement_free(back);
+        placement_free(p);
+        free(text);
+        for (unsigned ie = 0; ie < N_EXPERT; ie++) {
+            counts[0][ie] = counts[1][ie] = counts[2][ie] = 1 + ie;
+        }
+        request.replicas_change = false;
+        request.stats = &stats;
+    }
+}
+
 /* ------------------------------------------------------------------ choice */
 
 /* A tiny model on a fast node: what a second, slow node saves is less than its meetings cost. */
@@ -636,6 +853,12 @@ Test(json, bad_plans_are_refused)
     p = plan_for(&s, &m, (struct placement_request){.mode = NUMOE_PLACEMENT_SHARD});
     text = json_of(p, &s, &m);
     expect_refused(text, "\"matrices\":[0,1,", "\"matrices\":[0,2,", "ffn_");
+    expect_refused(text, "\"rows\":[0,1024]", "\"further\":true,\"rows\":[0,1024]",
+                   "only whole experts");
+    expect_refused(text, "\"rows\":[0,1408]", "\"further\":true,\"rows\":[0,1408]",
+                   "no first one");
+    expect_refused(text, "\"rows\":[0,1408]", "\"further\":1,\"rows\":[0,1408]", "true or false");
+    expect_refused(text, "\"workers\":", "\"replica_places\":-1,\"workers\":", "whole number");
     free(text);
     placement_free(p);
 }

@@ -7,6 +7,7 @@
 #include <math.h>
 
 #include "experts/dispatch.h"
+#include "runtime/adapt.h"
 #include "store/stats.h"
 #include "tests/unit/rig.h"
 #include "tests/unit/testdata.h"
@@ -306,6 +307,58 @@ Test(replicas, imbalance_falls_as_predicted, .timeout = 120)
     cr_assert_lt(after, before - 0.1, "%g after %g", after, before);
     cr_assert_float_eq(after, predicted, 0.08, "measured %g, predicted %g", after, predicted);
     rig_close(&r);
+    expert_stats_fini(&stats);
+    free(routes);
+    free(path);
+}
+
+static const uint64_t *counts_of(const void *step)
+{
+    return step_expert_counts(step);
+}
+
+/* The same with copies that are made afterwards, of what was counted: as the plan predicts for copies
+ * that are there from the beginning. */
+Test(replicas, live_counts_buy_the_same, .timeout = 120)
+{
+    char *path = test_src_path("model/fable/fable-moe-Q4_K_M.gguf");
+    cr_assert_not_null(path);
+    struct model *model = NULL;
+    cr_assert_eq(model_open(path, &model, NULL), NUMOE_OK);
+    const struct model_hparams *hp = &model->hp;
+    const double routed = (double)model->active.routed / hp->n_expert_used * hp->n_expert;
+    struct placement_request request = {.mode = NUMOE_PLACEMENT_SHARD,
+                                        .replica_bytes = (uint64_t)(routed / 4 * 1.15),
+                                        .replicas_change = true};
+    struct rig r = rig_open_placed(path, 2, 2, 64, &request);
+    int32_t *routes = routes_of_text(&r);
+    const double before = measured_imbalance(&r, routes);
+    struct adapt *adapt = NULL;
+    cr_assert_eq(adapt_new(r.model, r.store, false, &adapt, NULL), NUMOE_OK);
+    for (unsigned i = 0; i < 1000; i++) {
+        adapt_look(adapt, r.pools, counts_of, r.step);
+        adapt_note(adapt, 1000000000, 64);
+    }
+    const struct adapt_totals totals = adapt_get_totals(adapt);
+    const double after = measured_imbalance(&r, routes);
+    cr_assert(totals.n_place >= 38 && totals.n_place <= 42, "a quarter of 160 experts");
+    cr_assert_eq(totals.n_made, totals.n_place);
+    cr_assert_eq(totals.n_swapped, 0);
+
+    struct expert_stats stats;
+    cr_assert_eq(
+        expert_stats_new(hp->n_layer, hp->n_expert, hp->n_expert_used, false, &stats, NULL),
+        NUMOE_OK);
+    step_add_stats(r.step, &stats);
+    request = (struct placement_request){.mode = NUMOE_PLACEMENT_SHARD,
+                                         .replica_bytes = (uint64_t)(routed / 4),
+                                         .stats = &stats};
+    const double predicted = predicted_imbalance(&r, &request);
+    cr_assert_lt(after, before - 0.1, "%g after %g", after, before);
+    cr_assert_float_eq(after, predicted, 0.08, "measured %g, predicted %g", after, predicted);
+    adapt_free(adapt);
+    rig_close(&r);
+    model_close(model);
     expert_stats_fini(&stats);
     free(routes);
     free(path);
