@@ -56,16 +56,25 @@ static void token_span(const struct dense *d, unsigned il, unsigned t, uint32_t 
     *lo = window > 0 && *hi > window ? *hi - window : 0;
 }
 
-/* Heads that are scored together: as many as share the keys and fit the scratch, fewer where there
- * would not be enough work for all n_worker. */
-static unsigned head_block(unsigned n_worker, unsigned n_shared, size_t n_token_chunk)
+/* Heads and tokens that go over a chunk together: as many as share the keys and fit a block, fewer
+ * where there would not be enough work for all n_worker. */
+static void choose_block(struct attn_part *p, unsigned n_worker, unsigned n_shared,
+                         size_t n_kv_chunk, unsigned n_token)
 {
-    unsigned block = MIN(n_shared, ATTN_HEAD_BLOCK);
-    while (block >= 2 * ATTN_HEAD_BLOCK_MIN && n_worker > 1 &&
-           n_token_chunk * ((n_shared + block - 1) / block) < 2 * n_worker) {
-        block = block / 2;
+    p->block = MIN(n_shared, ATTN_HEAD_BLOCK);
+    p->n_token = MIN(n_token, ATTN_QUERIES / p->block);
+    for (;;) {
+        p->n_block = (n_shared + p->block - 1) / p->block;
+        p->n_group = (n_token + p->n_token - 1) / p->n_token;
+        const bool enough = n_worker == 1 || n_kv_chunk * p->n_group * p->n_block >= 2 * n_worker;
+        if (!enough && p->n_token > 1) {
+            p->n_token /= 2;
+        } else if (!enough && p->block >= 2 * ATTN_HEAD_BLOCK_MIN) {
+            p->block /= 2;
+        } else {
+            return;
+        }
     }
-    return block;
 }
 
 void attn_part_init(struct attn_part *p, const struct worker *w, unsigned n_chunk, unsigned n_token,
@@ -76,10 +85,9 @@ void attn_part_init(struct attn_part *p, const struct worker *w, unsigned n_chun
     const unsigned n_own = n_whole > w->in ? (n_whole - w->in - 1) / w->n_node + 1 : 0;
     uint32_t rest0, rest1, unused;
     *p = (struct attn_part){.in = w->in, .n_node = w->n_node, .rest_chunk = n_whole};
-    p->block = one_array ? head_block(w->ng, n_shared, (size_t)n_chunk * n_token)
-                         : head_block(w->nw, n_shared, (size_t)n_own * n_token);
-    p->n_block = (n_shared + p->block - 1) / p->block;
-    p->per_chunk = n_token * p->n_block * n_kv_head;
+    choose_block(p, one_array ? w->ng : w->nw, n_shared,
+                 (size_t)n_kv_head * (one_array ? n_chunk : n_own), n_token);
+    p->per_chunk = n_kv_head * p->n_group * p->n_block;
     p->n_own = n_own * p->per_chunk;
     share_static(n_rest * p->per_chunk, w->ig - w->iw, w->ng, &rest0, &unused);
     share_static(n_rest * p->per_chunk, w->ig - w->iw + w->nw - 1, w->ng, &unused, &rest1);
@@ -98,85 +106,76 @@ unsigned attn_part_item(const struct attn_part *p, uint32_t item, uint32_t *with
     return p->rest_chunk + item / p->per_chunk;
 }
 
-/* Scores [n_head, KV_CHUNK] of n_head queries against the rows of a cache. Rows of Q8_0 are made
- * floats a few at a time, for all heads. */
-static void score_keys(const struct dense *d, const struct dense_worker *worker,
-                       const struct kv_cache *kv, const float *q, unsigned n_head,
-                       const uint8_t *keys, unsigned n_pos)
+/* What all blocks of a tile have in common. */
+struct tile_queries {
+    unsigned il;
+    const struct attn_tile *tile;
+    const float *q; /* [tokens, H, n_key] from token q_t0 on */
+    unsigned q_t0;
+};
+
+/* The rows of a chunk that heads from h0 on, all of one KV head, read. */
+static struct attn_rows rows_of(const struct dense *d, const struct kv_cache *kv, unsigned il,
+                                unsigned h0, unsigned chunk)
 {
-    const struct kern *kern = d->kern;
-    const unsigned n_key = kv->shape.n_key;
-    if (kv->type != KV_Q8_0) {
-        kern->attn_qk(q, n_key, n_head, keys, kv->type == KV_F16, n_key, n_pos, n_key,
-                      worker->score, KV_CHUNK);
-        return;
-    }
-    for (unsigned p = 0; p < n_pos; p += ATTN_ROWS) {
-        const unsigned n = MIN(ATTN_ROWS, n_pos - p);
-        for (unsigned i = 0; i < n; i++) {
-            kern->q8_0_to_f32(keys + (p + i) * kv->shape.key_bytes, n_key,
-                              worker->rows + (size_t)i * n_key);
-        }
-        kern->attn_qk(q, n_key, n_head, worker->rows, false, n_key, n, n_key, worker->score + p,
-                      KV_CHUNK);
-    }
+    const struct kv_shape *shape = &kv->shape;
+    const unsigned kv_head = h0 / (d->model->hp.n_head / shape->n_head);
+    return (struct attn_rows){
+        .type = kv->type,
+        .n_key = shape->n_key,
+        .n_value = shape->n_value > 0 ? shape->n_value : d->model->hp.kv_lora_rank,
+        .key_bytes = shape->key_bytes,
+        .value_bytes = shape->value_bytes,
+        .keys = kv_keys(kv, il, chunk, kv_head),
+        .values = kv_values(kv, il, chunk, kv_head),
+    };
 }
 
-/* out[h * ldo + :] [n_value] = the rows of a cache weighted with the scores. */
-static void sum_values(const struct dense *d, const struct dense_worker *worker,
-                       const struct kv_cache *kv, unsigned n_head, const uint8_t *values,
-                       unsigned n_pos, unsigned n_value, float *out, size_t ldo)
-{
-    const struct kern *kern = d->kern;
-    if (kv->type != KV_Q8_0) {
-        const bool f16 = kv->type == KV_F16;
-        kern->attn_sv(worker->score, KV_CHUNK, n_head, values, f16,
-                      kv->shape.value_bytes / (f16 ? 2 : 4), n_pos, n_value, out, ldo);
-        return;
-    }
-    for (unsigned i = 0; i < n_value; i += ATTN_COLUMNS) {
-        const unsigned n = MIN(ATTN_COLUMNS, n_value - i);
-        const uint8_t *from = values + i / 32 * KV_Q8_BLOCK;
-        for (unsigned p = 0; p < n_pos; p++) {
-            kern->q8_0_to_f32(from + p * kv->shape.value_bytes, n,
-                              worker->rows + (size_t)p * ATTN_COLUMNS);
-        }
-        kern->attn_sv(worker->score, KV_CHUNK, n_head, worker->rows, false, ATTN_COLUMNS, n_pos, n,
-                      out + i, ldo);
-    }
-}
-
-/* Heads [h0, h1), all of one KV head, of token t over one chunk. */
-static void attend(const struct dense *d, const struct worker *w, unsigned il,
-                   const struct attn_tile *tile, unsigned t, unsigned h0, unsigned h1,
-                   unsigned chunk, const float *q)
+/* Heads [h0, h1), all of one KV head, of the tokens from t on that belong to one sequence, but for
+ * those that see nothing of the chunk. Returns the token that is next. */
+static unsigned attend(const struct dense *d, const struct worker *w, const struct tile_queries *tq,
+                       unsigned t, unsigned t1, unsigned h0, unsigned h1, unsigned chunk)
 {
     const struct kv_cache *kv = d->token[t].kv;
-    const struct kv_shape *shape = &kv->shape;
-    uint32_t lo, hi;
-    token_span(d, il, t, &lo, &hi);
-    lo = MAX(lo, chunk * KV_CHUNK);
-    hi = MIN(hi, (chunk + 1) * KV_CHUNK);
-    if (h0 >= h1 || lo >= hi) {
-        return;
+    struct attn_block b = {
+        .kern = d->kern, .n_head = h1 - h0, .ld_out = d->n_chunk * d->partial_stride};
+    for (; t < t1 && d->token[t].kv == kv; t++) {
+        const uint32_t begin = chunk * KV_CHUNK, end = begin + KV_CHUNK;
+        uint32_t lo, hi;
+        token_span(d, tq->il, t, &lo, &hi);
+        lo = MAX(lo, begin);
+        hi = MIN(hi, end);
+        if (lo < hi) {
+            const size_t row = (size_t)(t - tq->q_t0) * d->model->hp.n_head + h0;
+            b.token[b.n_token++] = (struct attn_token){
+                .q = tq->q + row * kv->shape.n_key,
+                .out = partial_at(d, tq->tile, t, h0, chunk),
+                .lo = lo - begin,
+                .hi = hi - begin,
+            };
+        }
     }
-    const unsigned n_pos = hi - lo, n_head = h1 - h0;
-    const unsigned kv_head = h0 / (d->model->hp.n_head / shape->n_head);
-    const size_t skip = lo - chunk * KV_CHUNK;
-    const unsigned n_value = shape->n_value > 0 ? shape->n_value : d->model->hp.kv_lora_rank;
-    const uint8_t *keys = (uint8_t *)kv_keys(kv, il, chunk, kv_head) + skip * shape->key_bytes;
-    const uint8_t *values =
-        (uint8_t *)kv_values(kv, il, chunk, kv_head) + skip * shape->value_bytes;
-    const struct dense_worker *worker = &d->node[w->in].worker[w->iw];
-    float *out = partial_at(d, tile, t, h0, chunk);
-    const size_t ldo = d->n_chunk * d->partial_stride;
+    if (b.n_token > 0) {
+        b.rows = rows_of(d, kv, tq->il, h0, chunk);
+        attn_block(&b, &d->node[w->in].worker[w->iw].attn);
+    }
+    return t;
+}
 
-    score_keys(d, worker, kv, q, n_head, keys, n_pos);
-    for (unsigned i = 0; i < n_head; i++) {
-        float *max_sum = out + i * ldo + n_value;
-        d->kern->attn_exp(worker->score + i * KV_CHUNK, n_pos, &max_sum[0], &max_sum[1]);
+/* Piece `at` of a chunk: one KV head's are together, since their keys are in the cache. */
+static void attend_piece(const struct dense *d, const struct worker *w,
+                         const struct tile_queries *tq, const struct attn_part *part, uint32_t at,
+                         unsigned n_shared, unsigned chunk)
+{
+    const struct attn_tile *tile = tq->tile;
+    const unsigned ib = at % part->n_block, ig = at / part->n_block % part->n_group;
+    const unsigned first = at / part->n_block / part->n_group * n_shared;
+    const unsigned h0 = MAX(first + ib * part->block, tile->h0);
+    const unsigned h1 = MIN(first + MIN((ib + 1) * part->block, n_shared), tile->h1);
+    const unsigned t1 = MIN(tile->t0 + (ig + 1) * part->n_token, tile->t1);
+    for (unsigned t = tile->t0 + ig * part->n_token; h0 < h1 && t < t1;) {
+        t = attend(d, w, tq, t, t1, h0, h1, chunk);
     }
-    sum_values(d, worker, kv, n_head, values, n_pos, n_value, out, ldo);
 }
 
 void attn_partials(struct dense *d, struct worker *w, unsigned il, const struct attn_tile *tile,
@@ -184,7 +183,7 @@ void attn_partials(struct dense *d, struct worker *w, unsigned il, const struct 
 {
     const struct model_hparams *hp = &d->model->hp;
     const struct kv_shape *shape = &d->token[tile->t0].kv->shape;
-    const unsigned n_shared = hp->n_head / shape->n_head;
+    const struct tile_queries tq = {il, tile, q, q_t0};
     struct attn_part part;
     struct share share;
     uint32_t item, end, at;
@@ -193,18 +192,11 @@ void attn_partials(struct dense *d, struct worker *w, unsigned il, const struct 
     if (part.n_item == 0) {
         return;
     }
-    const unsigned n_block = part.n_block * shape->n_head; /* of a token */
     share_begin(&share, w, part.n_item, weight_grain(w, part.n_item, part.n_item));
     while (share_next(&share, &item, &end)) {
         for (; item < end; item++) {
             const unsigned chunk = attn_part_item(&part, item, &at);
-            const unsigned t = tile->t0 + at / n_block;
-            const unsigned kv_head = at % n_block / part.n_block, ib = at % part.n_block;
-            const unsigned h_end = kv_head * n_shared + MIN((ib + 1) * part.block, n_shared);
-            const unsigned h0 = MAX(kv_head * n_shared + ib * part.block, tile->h0);
-            const unsigned h1 = MIN(h_end, tile->h1);
-            attend(d, w, il, tile, t, h0, h1, chunk,
-                   q + ((size_t)(t - q_t0) * hp->n_head + h0) * shape->n_key);
+            attend_piece(d, w, &tq, &part, at, hp->n_head / shape->n_head, chunk);
         }
     }
 }

@@ -16,14 +16,21 @@ static numoe_status alloc_floats(struct node_arena *arena, size_t n, float **out
     return node_arena_alloc(arena, n * sizeof(float), out, err);
 }
 
+static numoe_status scratch_init(struct attn_scratch *s, struct node_arena *arena,
+                                 const struct model_hparams *hp, numoe_error *err)
+{
+    const unsigned n_key = hp->attn == ATTN_MLA ? hp->kv_lora_rank + hp->n_rope : hp->n_qk;
+    FORWARD_IF(alloc_floats(arena, (size_t)ATTN_QUERIES * n_key, &s->query, err));
+    FORWARD_IF(alloc_floats(arena, (size_t)ATTN_QUERIES * KV_CHUNK, &s->score, err));
+    FORWARD_IF(alloc_floats(arena, attn_tile_floats(n_key), &s->tile, err));
+    return alloc_floats(arena, (size_t)ATTN_QUERIES * ATTN_COLUMNS, &s->sum, err);
+}
+
 static numoe_status worker_init(const struct dense *d, struct node_arena *arena,
                                 struct dense_worker *worker, numoe_error *err)
 {
     const struct model_hparams *hp = &d->model->hp;
-    FORWARD_IF(alloc_floats(arena, (size_t)ATTN_HEAD_BLOCK * KV_CHUNK, &worker->score, err));
-    const size_t n_key = hp->attn == ATTN_MLA ? hp->kv_lora_rank + hp->n_rope : hp->n_qk;
-    FORWARD_IF(alloc_floats(arena, MAX(ATTN_ROWS * n_key, (size_t)KV_CHUNK * ATTN_COLUMNS),
-                            &worker->rows, err));
+    FORWARD_IF(scratch_init(&worker->attn, arena, hp, err));
     FORWARD_IF(alloc_floats(arena, 2 * WEIGHT_GLU_SCRATCH, &worker->glu, err));
     const struct tensor_source *embd = &d->model->src[SLOT_TOKEN_EMBD];
     FORWARD_IF(node_arena_alloc(arena, format_row_bytes(format_find(embd->format_id), embd->k),

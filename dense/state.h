@@ -5,20 +5,18 @@
 #ifndef NUMOE_DENSE_STATE_H
 #define NUMOE_DENSE_STATE_H
 
+#include "dense/attn-block.h"
 #include "dense/dense.h"
 #include "dense/rope.h"
 
-#define ATTN_HEAD_BLOCK     16u /* most heads that one worker scores together */
+#define ATTN_HEAD_BLOCK     16u /* most heads of a token that one worker scores together */
 #define ATTN_HEAD_BLOCK_MIN 4u  /* fewer would convert the same keys again for each */
-#define ATTN_ROWS           32u /* rows of a Q8_0 cache that are floats at a time, for scores */
-#define ATTN_COLUMNS        64u /* columns, for sums; a multiple of 32 */
 #define MLA_HEAD_TOKENS     32u /* tokens that one head's matrix is multiplied with at a time */
 
 /* On lines of its own: the reader is written all the time. */
 struct dense_worker {
     _Alignas(CACHE_LINE_BYTES) struct weight_reader reader;
-    float *score;      /* [ATTN_HEAD_BLOCK, KV_CHUNK] */
-    float *rows;       /* [ATTN_ROWS, n_key] or [KV_CHUNK, ATTN_COLUMNS] of a Q8_0 cache */
+    struct attn_scratch attn;
     float *row;        /* longest row of a KV cache, all heads */
     float *glu;        /* 2 * WEIGHT_GLU_SCRATCH */
     void *embd;        /* a row of the embedding as in the file */
@@ -101,13 +99,15 @@ size_t attn_partial_stride(unsigned n_value);
  * to start at t. */
 bool attn_tile_next(const struct dense *d, unsigned t_end, struct attn_tile *tile);
 
-/* What a node computes of a tile: items are (chunk, token, block of heads), chunks varying slowest,
- * so that a worker goes through its tokens with one chunk in its cache. First come the node's own
- * chunks. Where all heads read one array (MLA) there is more to compute than to read: chunks of a
- * last round, which does not reach all nodes, are divided over the workers of all. */
+/* What a node computes of a tile: items are (chunk, KV head, group of tokens, block of heads),
+ * chunks varying slowest, so that a worker goes through its tokens with the same rows in its cache.
+ * First come the node's own chunks. Where all heads read one array (MLA) there is more to compute
+ * than to read: chunks of a last round, which does not reach all nodes, are divided over the
+ * workers of all. */
 struct attn_part {
     unsigned in, n_node;
-    unsigned block, n_block; /* heads, and blocks of one KV head; the same on all nodes if MLA */
+    /* Heads and blocks of one KV head, tokens and groups of them; the same on all nodes if MLA. */
+    unsigned block, n_block, n_token, n_group;
     uint32_t per_chunk, n_own, n_item;
     unsigned rest_chunk; /* first of the last round */
     uint32_t rest0;      /* the node's first item there */

@@ -115,7 +115,7 @@ struct kern {
      * n_pos >= 1. A score of -inf gives 0; all -inf give max = -inf and sum = 0. NaN or +inf among
      * the scores gives a NaN there and as the sum; the max is that of the others. */
     void (*attn_exp)(float *s, unsigned n_pos, float *max, float *sum);
-    /* o[h * ldo + :] = sum over p ascending of s[h * lds + p] * v[p * ldv + :]   length n. */
+    /* o[h * ldo + :] += s[h * lds + p] * v[p * ldv + :] for one p after the other; length n. */
     void (*attn_sv)(const float *s, size_t lds, unsigned n_head, const void *v, bool v_is_f16,
                     size_t ldv, unsigned n_pos, unsigned n, float *o, size_t ldo);
 

@@ -43,6 +43,32 @@ KERN_INLINE void qk_step(const float *q, size_t ldq, unsigned nh, const uint8_t 
     }
 }
 
+/* Lanes i and i + 4 of two vectors: four sums of a, then four of b. */
+KERN_INLINE __m256 fold_halves(__m256 a, __m256 b)
+{
+    return _mm256_add_ps(_mm256_permute2f128_ps(a, b, 0x20), _mm256_permute2f128_ps(a, b, 0x31));
+}
+
+/* s of a full tile: sum_lanes of eight vectors at once, with the same additions. */
+KERN_INLINE void store_sums(__m256 sum[TILE_HEADS][TILE_POS], float *s, size_t lds)
+{
+    __m256 half[2];
+#pragma GCC unroll 2
+    for (unsigned i = 0; i < 2; i++) { /* heads i and i + 2, side by side in the halves */
+        __m256d a = _mm256_castps_pd(fold_halves(sum[i][0], sum[i + 2][0]));
+        __m256d b = _mm256_castps_pd(fold_halves(sum[i][1], sum[i + 2][1]));
+        half[i] = _mm256_add_ps(_mm256_castpd_ps(_mm256_unpacklo_pd(a, b)),
+                                _mm256_castpd_ps(_mm256_unpackhi_pd(a, b)));
+    }
+    const __m256 all = _mm256_add_ps(_mm256_shuffle_ps(half[0], half[1], 0x88),
+                                     _mm256_shuffle_ps(half[0], half[1], 0xdd));
+    const __m128 low = _mm256_castps256_ps128(all), high = _mm256_extractf128_ps(all, 1);
+    _mm_storel_pi((__m64 *)(void *)s, low);
+    _mm_storeh_pi((__m64 *)(void *)(s + lds), low);
+    _mm_storel_pi((__m64 *)(void *)(s + 2 * lds), high);
+    _mm_storeh_pi((__m64 *)(void *)(s + 3 * lds), high);
+}
+
 /* s for nh heads x np positions. */
 KERN_INLINE void qk_tile(const float *q, size_t ldq, unsigned nh, const uint8_t *k, bool f16,
                          size_t row_bytes, unsigned np, unsigned n, float *s, size_t lds)
@@ -61,6 +87,10 @@ KERN_INLINE void qk_tile(const float *q, size_t ldq, unsigned nh, const uint8_t 
     }
     if (i < n) {
         qk_step(q, ldq, nh, k, f16, row_bytes, np, i, n - i, sum);
+    }
+    if (nh == TILE_HEADS && np == TILE_POS) {
+        store_sums(sum, s, lds);
+        return;
     }
 #pragma GCC unroll 4
     for (unsigned h = 0; h < nh; h++) {
@@ -138,7 +168,7 @@ KERN_INLINE void sv_tile(const float *s, size_t lds, unsigned nh, const uint8_t 
     for (unsigned h = 0; h < nh; h++) {
 #pragma GCC unroll 2
         for (unsigned j = 0; j < nv; j++) {
-            sum[h][j] = _mm256_setzero_ps();
+            sum[h][j] = load_part(o + h * ldo + 8 * j, n);
         }
     }
 #pragma GCC unroll 1

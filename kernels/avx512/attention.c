@@ -164,7 +164,7 @@ KERN_INLINE void sv_tile(const float *s, size_t lds, unsigned nh, const uint8_t 
     for (unsigned h = 0; h < nh; h++) {
 #pragma GCC unroll 4
         for (unsigned j = 0; j < nv; j++) {
-            sum[h][j] = _mm512_setzero_ps();
+            sum[h][j] = _mm512_maskz_loadu_ps(nv == 1 ? m : 0xffff, o + h * ldo + 16 * j);
         }
     }
 #pragma GCC unroll 1

@@ -3,7 +3,6 @@
 #include "kernels/ref/ref.h"
 
 #include <math.h>
-#include <string.h>
 
 #include "base/mem.h"
 #include "kernels/expf.h"
@@ -78,9 +77,6 @@ static void attn_sv(const float *s, size_t lds, unsigned n_head, const void *v, 
 {
     for (unsigned i0 = 0; i0 < n; i0 += PIECE) {
         unsigned n_elem = MIN(PIECE, n - i0);
-        for (unsigned ih = 0; ih < n_head; ih++) {
-            memset(o + ih * ldo + i0, 0, n_elem * sizeof(*o));
-        }
         for (unsigned ip = 0; ip < n_pos; ip++) {
             float buffer[PIECE];
             const float *piece = row_piece(v, v_is_f16, ip * ldv + i0, n_elem, buffer);

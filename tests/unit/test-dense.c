@@ -8,6 +8,7 @@
 #include "dense/rope.h"
 #include "dense/state.h"
 #include "tests/unit/distance.h"
+#include "tests/unit/kern-data.h"
 #include "tests/unit/rig.h"
 #include "tests/unit/testdata.h"
 
@@ -148,7 +149,8 @@ Test(kv, grows_and_shrinks_by_chunks)
     struct pools *pools = make_pools(topo);
     struct kv_cache *kv = NULL;
     numoe_error err = {0};
-    cr_assert_eq(kv_new(model, topo, pools, KV_F32, (1u << 20) + 1, &kv, &err), NUMOE_E_INPUT_CONTEXT);
+    cr_assert_eq(kv_new(model, topo, pools, KV_F32, (1u << 20) + 1, &kv, &err),
+                 NUMOE_E_INPUT_CONTEXT);
     cr_assert_null(kv);
     cr_assert_eq(kv_new(model, topo, pools, KV_F32, 1000, &kv, &err), NUMOE_OK);
     cr_assert_eq(kv->n_chunk, 0);
@@ -216,8 +218,8 @@ static void check_nodes(const struct kv_cache *kv, unsigned n, const unsigned *w
 {
     cr_assert_eq(kv->n_chunk, n);
     for (unsigned ic = 0; ic < n; ic++) {
-        cr_expect_eq(node_arena_node(kv->chunk[ic].block->arena), want[ic], "chunk %u is on node %u", ic,
-                     node_arena_node(kv->chunk[ic].block->arena));
+        cr_expect_eq(node_arena_node(kv->chunk[ic].block->arena), want[ic],
+                     "chunk %u is on node %u", ic, node_arena_node(kv->chunk[ic].block->arena));
     }
 }
 
@@ -361,12 +363,13 @@ Test(kv, rows_of_q8_0)
 
 /* ------------------------------------------------------------------ attention in pieces */
 
-/* Every (chunk, token, block) is one node's. nw [n_node] workers; most: of one node's items. */
+/* Every (chunk, KV head, group of tokens, block) is one node's. nw [n_node] workers; most: of one
+ * node's items. */
 static uint32_t check_parts(const unsigned *nw, unsigned n_node, unsigned n_chunk, unsigned n_head,
                             unsigned n_kv_head, bool one_array)
 {
-    const unsigned n_token = 3, max_item = n_chunk * n_token * n_head;
-    unsigned *seen = calloc(max_item, sizeof *seen), ng = 0, n_seen = 0;
+    const unsigned n_token = 3, most_of_chunk = n_token * n_head;
+    unsigned *seen = calloc((size_t)n_chunk * most_of_chunk, sizeof *seen), ng = 0, n_seen = 0;
     uint32_t most = 0;
     for (unsigned in = 0; in < n_node; in++) {
         ng += nw[in];
@@ -383,7 +386,8 @@ static uint32_t check_parts(const unsigned *nw, unsigned n_node, unsigned n_chun
             cr_assert_lt(chunk, n_chunk);
             cr_assert_lt(within, p.per_chunk);
             cr_assert(one_array || chunk % n_node == w.in);
-            cr_assert_eq(seen[chunk * p.per_chunk + within]++, 0, "chunk %u item %u", chunk, within);
+            cr_assert_eq(seen[chunk * most_of_chunk + within]++, 0, "chunk %u item %u", chunk,
+                         within);
             n_seen++;
         }
     }
@@ -397,11 +401,12 @@ static uint32_t check_parts(const unsigned *nw, unsigned n_node, unsigned n_chun
 Test(attention, short_contexts_are_everybodys)
 {
     const unsigned nw[] = {4, 4, 2};
-    /* 3 tokens, 128 heads in blocks of 16: 24 items a chunk. Of one chunk over 10 workers, the four
-     * of node 0 have 3 each. */
+    /* 3 tokens, 128 heads in blocks of 16: 24 items a chunk token by token, which is what 10
+     * workers get of one chunk: the four of node 0 have 3 each. With more chunks two tokens go
+     * together. */
     cr_expect_eq(check_parts(nw, 3, 1, 128, 1, true), 12);
-    cr_expect_eq(check_parts(nw, 3, 3, 128, 1, true), 24);
-    cr_expect_eq(check_parts(nw, 3, 4, 128, 1, true), 24 + 12);
+    cr_expect_eq(check_parts(nw, 3, 3, 128, 1, true), 16);
+    cr_expect_eq(check_parts(nw, 3, 4, 128, 1, true), 16 + 8);
     for (unsigned n_chunk = 1; n_chunk < 9; n_chunk++) {
         for (unsigned n_node = 1; n_node <= 3; n_node++) {
             check_parts(nw, n_node, n_chunk, 16, 1, true);
@@ -409,6 +414,185 @@ Test(attention, short_contexts_are_everybodys)
         }
     }
 }
+
+/* ------------------------------------------------------------------ a block of queries */
+
+struct block_case {
+    unsigned n_token, n_head, n_key, n_value;
+    bool latent; /* values are the beginnings of keys */
+};
+
+/* A block with its cache and outputs; floats are what the cache says. */
+struct block_data {
+    struct attn_block b;
+    struct attn_scratch scratch;
+    float *q, *out, *keys, *values;
+    uint8_t *rows;
+    size_t ld_token;
+};
+
+static uint8_t *store_rows(const struct kern *kern, enum kv_type type, float *x, unsigned n,
+                           uint8_t *to)
+{
+    for (unsigned p = 0; p < KV_CHUNK; p++, x += n, to += kv_row_bytes(type, n)) {
+        kv_store_row(kern, type, x, n, to);
+        if (type == KV_F16) {
+            kern->f16_to_f32((const void *)to, n, x);
+        } else if (type == KV_Q8_0) {
+            kern->q8_0_to_f32(to, n, x);
+        }
+    }
+    return to;
+}
+
+static void block_scratch(struct attn_scratch *s, unsigned n_key)
+{
+    *s = (struct attn_scratch){
+        .query = exact_alloc(sizeof(float) * ATTN_QUERIES * n_key),
+        .score = exact_alloc(sizeof(float) * ATTN_QUERIES * KV_CHUNK),
+        .tile = exact_alloc(sizeof(float) * attn_tile_floats(n_key)),
+        .sum = exact_alloc(sizeof(float) * ATTN_QUERIES * ATTN_COLUMNS),
+    };
+}
+
+/* Token t sees positions [5 * t, 90 + 3 * t): a window that moves. Queries of a token lie together,
+ * those of the next one after a gap, as one KV head's do. */
+static struct block_data block_make(const struct kern *kern, enum kv_type type,
+                                    const struct block_case *c)
+{
+    struct block_data d = {.ld_token = (size_t)c->n_head * c->n_key + 3};
+    const unsigned n_out = c->n_value + 2;
+    uint64_t state = c->n_key * 100 + c->n_value;
+    d.q = exact_alloc(c->n_token * d.ld_token * sizeof(float));
+    d.out = exact_alloc((size_t)c->n_token * c->n_head * n_out * sizeof(float));
+    d.keys = exact_alloc((size_t)KV_CHUNK * c->n_key * sizeof(float));
+    d.values = exact_alloc((size_t)KV_CHUNK * c->n_value * sizeof(float));
+    d.rows =
+        exact_alloc(KV_CHUNK * (kv_row_bytes(type, c->n_key) + kv_row_bytes(type, c->n_value)));
+    random_floats(&state, d.q, c->n_token * d.ld_token, 0.5f);
+    random_floats(&state, d.keys, (size_t)KV_CHUNK * c->n_key, 1);
+    random_floats(&state, d.values, (size_t)KV_CHUNK * c->n_value, 1);
+    uint8_t *values = store_rows(kern, type, d.keys, c->n_key, d.rows);
+    store_rows(kern, type, d.values, c->n_value, values);
+    d.b = (struct attn_block){
+        .kern = kern,
+        .rows = {type, c->n_key, c->n_value, kv_row_bytes(type, c->n_key),
+                 kv_row_bytes(type, c->latent ? c->n_key : c->n_value), d.rows,
+                 c->latent ? d.rows : values},
+        .n_token = c->n_token,
+        .n_head = c->n_head,
+        .ld_out = n_out,
+    };
+    for (unsigned t = 0; t < c->n_token; t++) {
+        d.b.token[t] = (struct attn_token){
+            d.q + t * d.ld_token, d.out + (size_t)t * c->n_head * n_out, 5 * t, 90 + 3 * t};
+    }
+    block_scratch(&d.scratch, c->n_key);
+    return d;
+}
+
+static void block_free(struct block_data *d)
+{
+    void *all[] = {d->q,          d->out,           d->keys,          d->values,
+                   d->rows,       d->scratch.query, d->scratch.score, d->scratch.tile,
+                   d->scratch.sum};
+    for (unsigned i = 0; i < ARRAY_LEN(all); i++) {
+        free(all[i]);
+    }
+}
+
+/* One query's sum of values in float64, weights relative to the largest. */
+static void exact_sum(const struct block_data *d, const struct block_case *c, unsigned t,
+                      unsigned h, double *y)
+{
+    const struct attn_token *token = &d->b.token[t];
+    const float *q = token->q + (size_t)h * c->n_key;
+    double s[KV_CHUNK], top = -INFINITY;
+    for (unsigned p = token->lo; p < token->hi; p++) {
+        s[p] = 0;
+        for (unsigned i = 0; i < c->n_key; i++) {
+            s[p] += (double)q[i] * d->keys[(size_t)p * c->n_key + i];
+        }
+        top = fmax(top, s[p]);
+    }
+    for (unsigned i = 0; i < c->n_value; i++) {
+        y[i] = 0;
+        for (unsigned p = token->lo; p < token->hi; p++) {
+            const float *row =
+                c->latent ? d->keys + (size_t)p * c->n_key : d->values + (size_t)p * c->n_value;
+            y[i] += exp(s[p] - top) * row[i];
+        }
+    }
+}
+
+static void check_block(const struct kern *kern, enum kv_type type, const struct block_case *c)
+{
+    struct block_data d = block_make(kern, type, c);
+    const unsigned n_out = c->n_value + 2;
+    float *alone = exact_alloc(n_out * sizeof(float));
+    double *exact = exact_alloc(c->n_value * sizeof(double));
+    attn_block(&d.b, &d.scratch);
+    for (unsigned i = 0; i < c->n_token * c->n_head; i++) {
+        const unsigned t = i / c->n_head, h = i % c->n_head;
+        const float *out = d.out + (size_t)i * n_out;
+        struct attn_block one = d.b;
+        one.n_token = one.n_head = 1;
+        one.token[0] = d.b.token[t];
+        one.token[0].q += (size_t)h * c->n_key;
+        one.token[0].out = alone;
+        attn_block(&one, &d.scratch);
+        cr_assert(same_bits(alone, out, n_out), "%s type %d %u x %u of %u: token %u head %u alone",
+                  kern->isa, (int)type, c->n_token, c->n_head, c->n_key, t, h);
+        exact_sum(&d, c, t, h, exact);
+        for (unsigned j = 0; j < c->n_value; j++) {
+            cr_assert_float_eq(out[j], exact[j], 1e-5 * (double)out[n_out - 1], "%s: %.9g, %.9g",
+                               kern->isa, (double)out[j], exact[j]);
+        }
+    }
+    free(alone);
+    free(exact);
+    block_free(&d);
+}
+
+Test(attention, queries_of_a_block_are_as_alone)
+{
+    static const struct block_case cases[] = {
+        {1, 1, 64, 64, false},  {1, 8, 128, 128, false}, {4, 8, 128, 128, false},
+        {32, 1, 64, 64, false}, {5, 6, 80, 144, false},  {2, 16, 576, 512, true},
+        {3, 7, 33, 20, true},
+    };
+    FOR_EACH_KERN(kern)
+    {
+        for (unsigned i = 0; i < ARRAY_LEN(cases); i++) {
+            check_block(kern, KV_F32, &cases[i]);
+            check_block(kern, KV_F16, &cases[i]);
+            check_block(kern, KV_Q8_0, &cases[i]);
+        }
+    }
+}
+
+/* Position 95 is the third token's and those after it. */
+Test(attention, nobody_reads_ahead)
+{
+    const struct block_case c = {4, 2, 64, 64, false};
+    FOR_EACH_KERN(kern)
+    {
+        struct block_data d = block_make(kern, KV_F32, &c);
+        for (unsigned i = 0; i < 64; i++) {
+            ((float *)(void *)d.rows)[95 * 64 + i] = NAN;
+            ((float *)(void *)d.rows)[(KV_CHUNK + 95) * 64 + i] = NAN;
+        }
+        attn_block(&d.b, &d.scratch);
+        for (unsigned i = 0; i < 8; i++) {
+            for (unsigned j = 0; j < 64; j++) {
+                cr_assert_eq(isnan(d.out[i * 66 + j]) != 0, i >= 4, "%s: row %u", kern->isa, i);
+            }
+        }
+        block_free(&d);
+    }
+}
+
+/* ------------------------------------------------------------------ all layers in pieces */
 
 struct attention_run {
     struct rig *rig;
@@ -437,8 +621,9 @@ static float *attention_logits(struct rig *rig, enum kv_type type, unsigned n, u
     const size_t n_logits = (size_t)n * rig->model->hp.n_vocab;
     float *logits = malloc(n_logits * sizeof *logits);
     pools_team(rig->pools, &team);
-    cr_assert_eq(dense_new(rig->model, rig->store, &team, rig->topo, rig->kern, n, &run.dense, NULL),
-                 NUMOE_OK);
+    cr_assert_eq(
+        dense_new(rig->model, rig->store, &team, rig->topo, rig->kern, n, &run.dense, NULL),
+        NUMOE_OK);
     for (unsigned t = 0; t < n; t++) {
         token[t] = (struct dense_token){
             .id = (int32_t)(t * 37 % 500), .position = t, .kv = kv, .want_logits = true};

@@ -608,13 +608,19 @@ static void check_qk(const struct kern *kern, struct attention *a)
 static void check_sv(const struct kern *kern, struct attention *a)
 {
     uint64_t state = 17;
+    const size_t n_out = (a->n_head - 1) * a->ldo + a->n;
+    float *before = exact_alloc(n_out * sizeof(float));
     random_floats(&state, a->s, (a->n_head - 1) * a->lds + a->n_pos, 1);
-    canary_fill(a->o, (a->n_head - 1) * a->ldo + a->n);
+    random_floats(&state, before, n_out, 1);
+    canary_fill(a->o, n_out);
+    for (unsigned h = 0; h < a->n_head; h++) {
+        memcpy(a->o + h * a->ldo, before + h * a->ldo, a->n * sizeof(float));
+    }
     kern->attn_sv(a->s, a->lds, a->n_head, a->rows, a->f16, a->ldk, a->n_pos, a->n, a->o, a->ldo);
     check_gaps(kern->isa, a->o, a->n_head, a->n, a->ldo);
     for (unsigned h = 0; h < a->n_head; h++) {
         for (unsigned i = 0; i < a->n; i++) {
-            double truth = 0, magnitude = 0;
+            double truth = before[h * a->ldo + i], magnitude = fabs(truth);
             for (unsigned p = 0; p < a->n_pos; p++) {
                 double term = (double)a->s[h * a->lds + p] * cache_value(a, p, i);
                 truth += term;
@@ -625,14 +631,18 @@ static void check_sv(const struct kern *kern, struct attention *a)
                           "%s heads %u positions %u n %u%s: %.9g, expected %.9g", kern->isa,
                           a->n_head, a->n_pos, a->n, a->f16 ? " f16" : "", (double)value, truth);
         }
-        /* any one element alone has the same bits */
+        /* any one element alone, one position after the other, has the same bits */
         unsigned i = random_below(&state, a->n);
-        float alone;
-        kern->attn_sv(a->s + h * a->lds, a->lds, 1, (const uint8_t *)a->rows + i * (a->f16 ? 2 : 4),
-                      a->f16, a->ldk, a->n_pos, 1, &alone, 1);
+        float alone = before[h * a->ldo + i];
+        for (unsigned p = 0; p < a->n_pos; p++) {
+            kern->attn_sv(a->s + h * a->lds + p, a->lds, 1,
+                          (const uint8_t *)a->rows + (p * a->ldk + i) * (a->f16 ? 2 : 4), a->f16,
+                          a->ldk, 1, 1, &alone, 1);
+        }
         cr_assert(same_bits(&alone, &a->o[h * a->ldo + i], 1), "%s: head %u element %u of %u alone",
                   kern->isa, h, i, a->n);
     }
+    free(before);
 }
 
 static void check_attention(void (*check)(const struct kern *, struct attention *))

@@ -646,6 +646,28 @@ Test(same_bits, no_query_rank)
     check_fixture_bits("deepseek2-lite-a", true);
 }
 
+/* Several chunks of the cache; windows that begin within a chunk and sinks; groups of heads. */
+static void check_long_bits(const char *name, bool f16)
+{
+    static const struct arrangement some[] = {{1, 1, 600}, {1, 1, 1},   {1, 2, 7},
+                                              {2, 5, 32},  {1, 3, 256}, {0, 0, 600}};
+    char *path = fixture_model(name);
+    int32_t *ids = long_ids("deepseek3-a", 600);
+    check_arrangements(path, f16, ids, 600, some, ARRAY_LEN(some));
+    free(ids);
+    free(path);
+}
+
+Test(same_bits, windows_and_sinks)
+{
+    check_long_bits("gptoss-a", true);
+}
+
+Test(same_bits, grouped_heads)
+{
+    check_long_bits("qwen3moe-a", false);
+}
+
 /* Quantized weights meet quantized activations, whose blocks workers and nodes cut differently. */
 Test(same_bits, quantized)
 {
