@@ -136,19 +136,40 @@ static void attn_qk(const float *q, size_t ldq, unsigned n_head, const void *k, 
     }
 }
 
-static void attn_exp(float *s, unsigned n_pos, float *max, float *sum)
+/* Of numbers, not of NaN: the second operand is the one that stays. Four chains, since one would
+ * wait for each step. */
+KERN_INLINE float max_score(const float *s, unsigned n_pos)
 {
     const __m256 low = _mm256_set1_ps(-INFINITY);
-    __m256 top = low, total = _mm256_setzero_ps();
-    for (unsigned i = 0; i < n_pos; i += 8) {
+    __m256 top[4] = {low, low, low, low};
+    unsigned i = 0;
+    for (; i + 32 <= n_pos; i += 32) {
+#pragma GCC unroll 4
+        for (unsigned j = 0; j < 4; j++) {
+            top[j] = _mm256_max_ps(_mm256_loadu_ps(s + i + 8 * j), top[j]);
+        }
+    }
+    for (; i < n_pos; i += 8) {
         __m256 in = _mm256_castsi256_ps(lanes_below(n_pos - i));
         __m256 v = _mm256_blendv_ps(low, load_part(s + i, n_pos - i), in);
-        top = _mm256_max_ps(v, top); /* of numbers, not of NaN */
+        top[0] = _mm256_max_ps(v, top[0]);
     }
-    *max = max_lanes(top);
+    return max_lanes(_mm256_max_ps(_mm256_max_ps(top[0], top[1]), _mm256_max_ps(top[2], top[3])));
+}
+
+static void attn_exp(float *s, unsigned n_pos, float *max, float *sum)
+{
+    *max = max_score(s, n_pos);
     /* nothing but -inf: exp(-inf - 0), not exp(-inf + inf) */
-    __m256 shift = _mm256_set1_ps(*max == -INFINITY ? 0 : *max);
-    for (unsigned i = 0; i < n_pos; i += 8) {
+    const __m256 shift = _mm256_set1_ps(*max == -INFINITY ? 0 : *max);
+    __m256 total = _mm256_setzero_ps();
+    unsigned i = 0;
+    for (; i + 8 <= n_pos; i += 8) {
+        __m256 v = exp_of(_mm256_sub_ps(_mm256_loadu_ps(s + i), shift));
+        total = _mm256_add_ps(total, v);
+        _mm256_storeu_ps(s + i, v);
+    }
+    if (i < n_pos) {
         __m256 in = _mm256_castsi256_ps(lanes_below(n_pos - i));
         __m256 v = exp_of(_mm256_sub_ps(load_part(s + i, n_pos - i), shift));
         v = _mm256_and_ps(v, in);

@@ -32,19 +32,35 @@ KERN_INLINE const void *cache_row(const void *rows, bool f16, size_t ld, size_t 
     return (const uint8_t *)rows + p * ld * (f16 ? 2 : 4);
 }
 
-KERN_INLINE __m128 fold_lanes(__m512 v)
+/* Lanes i and i + 8 of two vectors: eight sums of a, then eight of b. */
+KERN_INLINE __m512 fold_halves(__m512 a, __m512 b)
 {
-    __m256 a = _mm256_add_ps(_mm512_castps512_ps256(v), _mm512_extractf32x8_ps(v, 1));
-    return _mm_add_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
+    return _mm512_add_ps(_mm512_shuffle_f32x4(a, b, 0x44), _mm512_shuffle_f32x4(a, b, 0xee));
 }
 
-/* sum_lanes of four vectors at once, with the same additions. */
-KERN_INLINE __m128 sum_lanes4(const __m512 v[4])
+/* Lanes i and i + 4 of each half of two: four sums of each half of a, then of b. */
+KERN_INLINE __m512 fold_quarters(__m512 a, __m512 b)
 {
-    __m128 a = fold_lanes(v[0]), b = fold_lanes(v[1]), c = fold_lanes(v[2]), d = fold_lanes(v[3]);
-    __m128 ab = _mm_add_ps(_mm_unpacklo_ps(a, b), _mm_unpackhi_ps(a, b));
-    __m128 cd = _mm_add_ps(_mm_unpacklo_ps(c, d), _mm_unpackhi_ps(c, d));
-    return _mm_add_ps(_mm_movelh_ps(ab, cd), _mm_movehl_ps(cd, ab));
+    return _mm512_add_ps(_mm512_shuffle_f32x4(a, b, 0x88), _mm512_shuffle_f32x4(a, b, 0xdd));
+}
+
+/* s of a full tile: sum_lanes of 16 vectors at once, with the same additions. Quarter h of each
+ * vector is head h's. */
+KERN_INLINE void store_sums(__m512 sum[TILE_HEADS][TILE_POS], float *s, size_t lds)
+{
+    __m512 v[TILE_POS];
+#pragma GCC unroll 4
+    for (unsigned p = 0; p < TILE_POS; p++) {
+        v[p] = fold_quarters(fold_halves(sum[0][p], sum[1][p]), fold_halves(sum[2][p], sum[3][p]));
+    }
+    const __m512 ab = _mm512_add_ps(_mm512_unpacklo_ps(v[0], v[1]), _mm512_unpackhi_ps(v[0], v[1]));
+    const __m512 cd = _mm512_add_ps(_mm512_unpacklo_ps(v[2], v[3]), _mm512_unpackhi_ps(v[2], v[3]));
+    const __m512 all =
+        _mm512_add_ps(_mm512_shuffle_ps(ab, cd, 0x44), _mm512_shuffle_ps(ab, cd, 0xee));
+    _mm_storeu_ps(s, _mm512_castps512_ps128(all));
+    _mm_storeu_ps(s + lds, _mm512_extractf32x4_ps(all, 1));
+    _mm_storeu_ps(s + 2 * lds, _mm512_extractf32x4_ps(all, 2));
+    _mm_storeu_ps(s + 3 * lds, _mm512_extractf32x4_ps(all, 3));
 }
 
 /* s for nh heads x np positions (4 or 1). */
@@ -89,12 +105,15 @@ KERN_INLINE void qk_tile(const float *q, size_t ldq, unsigned nh, const void *k,
             }
         }
     }
+    if (nh == TILE_HEADS && np == TILE_POS) {
+        store_sums(sum, s, lds);
+        return;
+    }
 #pragma GCC unroll 4
     for (unsigned h = 0; h < nh; h++) {
-        if (np == 4) {
-            _mm_storeu_ps(s + h * lds, sum_lanes4(sum[h]));
-        } else {
-            s[h * lds] = sum_lanes(sum[h][0]);
+#pragma GCC unroll 4
+        for (unsigned p = 0; p < np; p++) {
+            s[h * lds + p] = sum_lanes(sum[h][p]);
         }
     }
 }
@@ -133,17 +152,33 @@ static void attn_qk(const float *q, size_t ldq, unsigned n_head, const void *k, 
     }
 }
 
-static void attn_exp(float *s, unsigned n_pos, float *max, float *sum)
+/* Of numbers, not of NaN: the second operand is the one that stays. Four chains, since one would
+ * wait for each step. */
+KERN_INLINE float max_score(const float *s, unsigned n_pos)
 {
     const __m512 low = _mm512_set1_ps(-INFINITY);
-    __m512 top = low, total = _mm512_setzero_ps();
-    for (unsigned i = 0; i < n_pos; i += 16) {
-        __mmask16 m = n_pos - i >= 16 ? 0xffff : (__mmask16)((1u << (n_pos - i)) - 1);
-        top = _mm512_max_ps(_mm512_mask_loadu_ps(low, m, s + i), top); /* of numbers, not of NaN */
+    __m512 top[4] = {low, low, low, low};
+    unsigned i = 0;
+    for (; i + 64 <= n_pos; i += 64) {
+#pragma GCC unroll 4
+        for (unsigned j = 0; j < 4; j++) {
+            top[j] = _mm512_max_ps(_mm512_loadu_ps(s + i + 16 * j), top[j]);
+        }
     }
-    *max = _mm512_reduce_max_ps(top);
+    for (; i < n_pos; i += 16) {
+        __mmask16 m = n_pos - i >= 16 ? 0xffff : (__mmask16)((1u << (n_pos - i)) - 1);
+        top[0] = _mm512_max_ps(_mm512_mask_loadu_ps(low, m, s + i), top[0]);
+    }
+    return _mm512_reduce_max_ps(
+        _mm512_max_ps(_mm512_max_ps(top[0], top[1]), _mm512_max_ps(top[2], top[3])));
+}
+
+static void attn_exp(float *s, unsigned n_pos, float *max, float *sum)
+{
+    *max = max_score(s, n_pos);
     /* nothing but -inf: exp(-inf - 0), not exp(-inf + inf) */
-    __m512 shift = _mm512_set1_ps(*max == -INFINITY ? 0 : *max);
+    const __m512 shift = _mm512_set1_ps(*max == -INFINITY ? 0 : *max);
+    __m512 total = _mm512_setzero_ps();
     for (unsigned i = 0; i < n_pos; i += 16) {
         __mmask16 m = n_pos - i >= 16 ? 0xffff : (__mmask16)((1u << (n_pos - i)) - 1);
         __m512 v = _mm512_sub_ps(_mm512_maskz_loadu_ps(m, s + i), shift);
