@@ -23,9 +23,10 @@ struct span {
     unsigned lo, hi, lo_all, hi_all;
 };
 
+/* Kernels take three or four positions together. */
 static unsigned key_positions(unsigned n_key)
 {
-    return MAX(TILE_FLOATS / n_key / 8 * 8, 8u);
+    return MAX(TILE_FLOATS / n_key / 12 * 12, 12u);
 }
 
 size_t attn_tile_floats(unsigned n_key)

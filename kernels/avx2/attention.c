@@ -6,8 +6,11 @@
 #include "kernels/kern.h"
 
 #define TILE_HEADS 4
-#define TILE_POS   2 /* attn_qk */
+#define TILE_POS   3 /* attn_qk */
 #define TILE_VECS  2 /* attn_sv: vectors of 8 output elements */
+
+/* Keeps a vector in a register, where the compiler would load it again for each use. */
+#define KEEP(v) __asm__("" : "+x"(v))
 
 /* n (at most 8) elements of a row of the cache from element i on, 0 in the other lanes. */
 KERN_INLINE __m256 cache_at(const uint8_t *row, bool f16, size_t i, size_t n)
@@ -29,14 +32,15 @@ KERN_INLINE void qk_step(const float *q, size_t ldq, unsigned nh, const uint8_t 
                          __m256 sum[TILE_HEADS][TILE_POS])
 {
     __m256 key[TILE_POS];
-#pragma GCC unroll 2
+#pragma GCC unroll 3
     for (unsigned p = 0; p < np; p++) {
         key[p] = cache_at(k + p * row_bytes, f16, i, n);
     }
 #pragma GCC unroll 4
     for (unsigned h = 0; h < nh; h++) {
         __m256 v = load_part(q + h * ldq + i, n);
-#pragma GCC unroll 2
+        KEEP(v);
+#pragma GCC unroll 3
         for (unsigned p = 0; p < np; p++) {
             sum[h][p] = _mm256_fmadd_ps(v, key[p], sum[h][p]);
         }
@@ -49,24 +53,36 @@ KERN_INLINE __m256 fold_halves(__m256 a, __m256 b)
     return _mm256_add_ps(_mm256_permute2f128_ps(a, b, 0x20), _mm256_permute2f128_ps(a, b, 0x31));
 }
 
+/* The sums of two positions of four heads, in the halves those of heads i and i + 2. */
+KERN_INLINE __m256 fold_pair(__m256 sum[TILE_HEADS][TILE_POS], unsigned i, unsigned p, unsigned p1)
+{
+    __m256d a = _mm256_castps_pd(fold_halves(sum[i][p], sum[i + 2][p]));
+    __m256d b = _mm256_castps_pd(fold_halves(sum[i][p1], sum[i + 2][p1]));
+    return _mm256_add_ps(_mm256_castpd_ps(_mm256_unpacklo_pd(a, b)),
+                         _mm256_castpd_ps(_mm256_unpackhi_pd(a, b)));
+}
+
 /* s of a full tile: sum_lanes of eight vectors at once, with the same additions. */
 KERN_INLINE void store_sums(__m256 sum[TILE_HEADS][TILE_POS], float *s, size_t lds)
 {
-    __m256 half[2];
-#pragma GCC unroll 2
-    for (unsigned i = 0; i < 2; i++) { /* heads i and i + 2, side by side in the halves */
-        __m256d a = _mm256_castps_pd(fold_halves(sum[i][0], sum[i + 2][0]));
-        __m256d b = _mm256_castps_pd(fold_halves(sum[i][1], sum[i + 2][1]));
-        half[i] = _mm256_add_ps(_mm256_castpd_ps(_mm256_unpacklo_pd(a, b)),
-                                _mm256_castpd_ps(_mm256_unpackhi_pd(a, b)));
-    }
-    const __m256 all = _mm256_add_ps(_mm256_shuffle_ps(half[0], half[1], 0x88),
-                                     _mm256_shuffle_ps(half[0], half[1], 0xdd));
+    const __m256 a = fold_pair(sum, 0, 0, 1), b = fold_pair(sum, 1, 0, 1);
+    const __m256 all = _mm256_add_ps(_mm256_shuffle_ps(a, b, 0x88), _mm256_shuffle_ps(a, b, 0xdd));
     const __m128 low = _mm256_castps256_ps128(all), high = _mm256_extractf128_ps(all, 1);
     _mm_storel_pi((__m64 *)(void *)s, low);
     _mm_storeh_pi((__m64 *)(void *)(s + lds), low);
     _mm_storel_pi((__m64 *)(void *)(s + 2 * lds), high);
     _mm_storeh_pi((__m64 *)(void *)(s + 3 * lds), high);
+    /* the third position: heads 0 and 2 in one vector, 1 and 3 in the other */
+    const __m256d c = _mm256_castps_pd(fold_halves(sum[0][2], sum[2][2]));
+    const __m256d d = _mm256_castps_pd(fold_halves(sum[1][2], sum[3][2]));
+    __m256 last = _mm256_add_ps(_mm256_castpd_ps(_mm256_unpacklo_pd(c, d)),
+                                _mm256_castpd_ps(_mm256_unpackhi_pd(c, d)));
+    last = _mm256_add_ps(last, _mm256_movehdup_ps(last));
+    const __m128 l = _mm256_castps256_ps128(last), h = _mm256_extractf128_ps(last, 1);
+    _mm_store_ss(s + 2, l);
+    _mm_store_ss(s + lds + 2, _mm_movehl_ps(l, l));
+    _mm_store_ss(s + 2 * lds + 2, h);
+    _mm_store_ss(s + 3 * lds + 2, _mm_movehl_ps(h, h));
 }
 
 /* s for nh heads x np positions. */
@@ -77,7 +93,7 @@ KERN_INLINE void qk_tile(const float *q, size_t ldq, unsigned nh, const uint8_t 
     unsigned i = 0;
 #pragma GCC unroll 4
     for (unsigned h = 0; h < nh; h++) {
-#pragma GCC unroll 2
+#pragma GCC unroll 3
         for (unsigned p = 0; p < np; p++) {
             sum[h][p] = _mm256_setzero_ps();
         }
@@ -94,7 +110,7 @@ KERN_INLINE void qk_tile(const float *q, size_t ldq, unsigned nh, const uint8_t 
     }
 #pragma GCC unroll 4
     for (unsigned h = 0; h < nh; h++) {
-#pragma GCC unroll 2
+#pragma GCC unroll 3
         for (unsigned p = 0; p < np; p++) {
             s[h * lds + p] = sum_lanes(sum[h][p]);
         }
