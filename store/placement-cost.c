@@ -20,7 +20,8 @@ static double cut_seconds(const struct placement *p, const struct shapes *shapes
         const unsigned in = p->slice[i].node;
         const double bytes = (double)placement_slice_bytes(s, &p->slice[i]) * active;
         const double rounds =
-            placement_rounds(bytes / (double)shape_panel_bytes(s), machine->node[in].n_worker);
+            placement_product_rounds(machine, s->format_id, bytes / (double)shape_panel_bytes(s),
+                                     machine->node[in].n_worker);
         most = MAX(most, bytes * rounds / placement_product_bps(machine, in, s->format_id));
     }
     return most;
@@ -39,7 +40,9 @@ static double spread_seconds(const struct placement *p, const struct shapes *sha
         bps += placement_product_bps(machine, in, s->format_id);
         n_worker += machine->node[in].n_worker;
     }
-    return bytes * slower * placement_rounds(bytes / (double)shape_panel_bytes(s), n_worker) / bps;
+    const double n_panel = bytes / (double)shape_panel_bytes(s);
+    return bytes * slower * placement_product_rounds(machine, s->format_id, n_panel, n_worker) /
+           bps;
 }
 
 /* ------------------------------------------------------------------ whole experts */
@@ -241,9 +244,10 @@ static double alone_seconds(const struct shapes *shapes, const struct placement_
         const struct shape *s = &shapes->shape[is];
         const double bytes = shape_token_bytes(shapes, s);
         if (bytes > 0) {
-            seconds +=
-                bytes / placement_product_bps(machine, in, s->format_id) *
-                placement_rounds(bytes / (double)shape_panel_bytes(s), machine->node[in].n_worker);
+            seconds += bytes / placement_product_bps(machine, in, s->format_id) *
+                       placement_product_rounds(machine, s->format_id,
+                                                bytes / (double)shape_panel_bytes(s),
+                                                machine->node[in].n_worker);
         }
     }
     return seconds;

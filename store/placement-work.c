@@ -24,9 +24,11 @@ static const struct meetings MEET_ATTENTION = {2, 5}, MEET_Q_B = {1, 1}, MEET_DE
                              MEET_HEAD = {1, 1};
 
 /* What one of these costs for an element, beside norm and quantization of one. */
-#define ADD_PART    0.25 /* a sum */
-#define ROTATE_PART 0.5  /* rotation and scale of a query */
-#define CHOOSE_PART 4    /* a router's logit, until the choice is made */
+#define ADD_PART      0.25 /* a sum */
+#define QUANTIZE_PART 0.5  /* an input of a product that is not normed */
+#define GLU_PART      0.75 /* gate times up */
+#define ROTATE_PART   0.5  /* rotation and scale of a query */
+#define CHOOSE_PART   4    /* a router's logit, until the choice is made */
 
 /* Bytes a second of one worker whose panels are in its cache, AVX-512 (AVX2 is slower by up to a
  * half). Types that are not here are read faster than any memory. */
@@ -63,6 +65,12 @@ double placement_rounds(double n_panel, unsigned n_worker)
     const double even = n_panel / MAX(n_worker, 1u);
     const double whole = (double)(uint64_t)even, rest = even - whole;
     return even > 0 ? (whole + (rest > 0 ? MAX(rest, 0.5) : 0)) / even : 1;
+}
+
+double placement_product_rounds(const struct placement_machine *machine, uint32_t format_id,
+                                double n_panel, unsigned n_worker)
+{
+    return machine->format_share[format_id] > 0 ? 1 : placement_rounds(n_panel, n_worker);
 }
 
 /* ------------------------------------------------------------------ meetings */
@@ -119,9 +127,39 @@ static double serial_elements(const struct shapes *shapes)
             n += CHOOSE_PART * s->n_row + ADD_PART * d * shapes->n_expert_used;
         } else if (s->slot == SLOT_Q && !shapes->is_latent) {
             n += ROTATE_PART * s->n_row;
+        } else if (s->slot == SLOT_Q_B) {
+            n += s->k;
+        } else if (s->slot == SLOT_KV_A) {
+            n += s->n_row;
         }
     }
     return shapes->n_embd > 0 ? n : 0;
+}
+
+/* Likewise, those that the workers divide: inputs of products. */
+static double divided_elements(const struct shapes *shapes)
+{
+    double n = 0;
+    for (unsigned is = 0; is < shapes->n; is++) {
+        const struct shape *s = &shapes->shape[is];
+        switch (s->slot) {
+        case SLOT_K_B: /* of each head */
+        case SLOT_V_B:
+        case SLOT_O:
+            n += QUANTIZE_PART * s->n_mat * s->k;
+            break;
+        case SLOT_DOWN:
+        case SLOT_DOWN_SHEXP:
+            n += (GLU_PART + QUANTIZE_PART) * s->k;
+            break;
+        case SLOT_DOWN_EXPS:
+            n += (GLU_PART + QUANTIZE_PART) * shapes->n_expert_used * s->k;
+            break;
+        default:
+            break;
+        }
+    }
+    return n;
 }
 
 /* Attention's chunk of positions is the first node's, or, where keys are latent, everybody's. */
@@ -132,6 +170,6 @@ double placement_vector_seconds(const struct shapes *shapes,
     const double element_s = machine->element_s > 0 ? machine->element_s : ASSUMED_ELEMENT_S;
     const double products = shapes->attn_products * shapes->n_layer * PLACEMENT_POSITIONS;
     const unsigned n = shapes->is_latent ? n_worker : n_owner;
-    return serial_elements(shapes) * element_s +
+    return (serial_elements(shapes) + divided_elements(shapes) / n_worker) * element_s +
            products / (ATTENTION_WORKER_PRODUCTS * MAX(n, 1u));
 }

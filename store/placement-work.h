@@ -9,6 +9,9 @@ double placement_product_bps(const struct placement_machine *machine, unsigned i
                              uint32_t format_id);
 /* How many times longer n_panel panels take than if workers could be given parts of one; >= 1. */
 double placement_rounds(double n_panel, unsigned n_worker);
+/* The same, or 1 where the products of the type were measured as they are divided. */
+double placement_product_rounds(const struct placement_machine *machine, uint32_t format_id,
+                                double n_panel, unsigned n_worker);
 
 /* Seconds of a token: meetings, of one node alone or of all; beginning and end of a step;
  * activations, with n_worker in all and n_owner on the node that has the cache. */
