@@ -373,15 +373,20 @@ static void pick_tokens(struct numoe_batch *b)
 numoe_status numoe_batch_step(numoe_batch *batch, numoe_error *err)
 {
     struct numoe_batch *b = batch;
+    struct probe_track *probe = b->engine->probe;
     numoe_error why = {0};
 
+    probe_begin(probe, PROBE_BATCH);
     while (b->n_active > 1 && !make_room(b, 0, NULL)) {
         preempt_youngest(b);
     }
     fill_places(b);
+    probe_end(probe);
     numoe_status status = evaluate(b, &why);
     if (status == NUMOE_OK) {
+        probe_begin(probe, PROBE_SAMPLING);
         pick_tokens(b);
+        probe_end(probe);
     } else if (err) {
         *err = why;
     }

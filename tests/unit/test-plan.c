@@ -146,6 +146,37 @@ Test(plan, bounds_are_named)
     cr_assert_float_eq(cost_of("Q4_K_M", 64, 2000e9, 40e-6).meet_s, 2 * meetings.meet_s, 1e-12);
 }
 
+/* What was measured as it is divided is not divided unevenly once more. */
+Test(plan, measured_products_have_no_rounds)
+{
+    struct placement_machine m = {.n_node = 1};
+    cr_assert_float_eq(placement_product_rounds(&m, FORMAT_Q4_K, 1, 16), 8, 1e-12);
+    m.format_share[FORMAT_Q4_K] = 0.5;
+    cr_assert_float_eq(placement_product_rounds(&m, FORMAT_Q4_K, 1, 16), 1, 1e-12);
+    cr_assert_float_eq(placement_product_rounds(&m, FORMAT_Q8_0, 1, 16), 8, 1e-12);
+}
+
+/* Quantized: 32 elements for each of 2 heads of one matrix, 64 of the other, 64 for the output;
+ * gated as well: 16 for each of 4 chosen experts. Two workers divide these. */
+Test(plan, inputs_of_products_are_divided)
+{
+    struct shape shape[] = {
+        {.slot = SLOT_K_B, .n_mat = 2, .k = 32},
+        {.slot = SLOT_V_B, .n_mat = 2, .k = 64},
+        {.slot = SLOT_O, .n_mat = 1, .k = 64},
+        {.slot = SLOT_DOWN_EXPS, .n_mat = 8, .k = 16},
+    };
+    const struct shapes shapes = {.shape = shape,
+                                  .n = ARRAY_LEN(shape),
+                                  .n_expert = 8,
+                                  .n_expert_used = 4,
+                                  .is_latent = true};
+    const struct placement_machine m = {.n_node = 1, .element_s = 1};
+    const double all = 0.5 * (2 * 32 + 2 * 64 + 64) + 1.25 * 4 * 16;
+    cr_assert_float_eq(placement_vector_seconds(&shapes, &m, 1, 1), all, 1e-9);
+    cr_assert_float_eq(placement_vector_seconds(&shapes, &m, 2, 2), all / 2, 1e-9);
+}
+
 /* A type's own share of the bandwidth, where it was measured, stands before any table. */
 Test(plan, measured_shares_come_first)
 {

@@ -8,21 +8,30 @@
 #include "base/clock.h"
 #include "base/mem.h"
 #include "numoe/numoe.h"
+#include "tests/unit/sequences.h"
 #include "tests/unit/testdata.h"
 
 #define N_TOKEN 40
 
-static numoe_engine *open_engine(void)
+/* Two nodes with a worker each. */
+static numoe_engine *open_engine_as(numoe_placement placement, numoe_mode mode, const char *gpu)
 {
     numoe_engine_params params;
     numoe_engine *engine = NULL;
     numoe_error err;
     numoe_engine_params_init(&params);
     params.topology = "pack:2 [numa(memory=64GiB)] core:2 pu:1";
-    params.placement = NUMOE_PLACEMENT_SLICE;
+    params.placement = placement;
+    params.mode = mode;
+    params.gpu = gpu;
     params.n_thread = 2;
     cr_assert_eq(numoe_engine_open(&params, &engine, &err), NUMOE_OK, "%s", err.text);
     return engine;
+}
+
+static numoe_engine *open_engine(void)
+{
+    return open_engine_as(NUMOE_PLACEMENT_SLICE, NUMOE_MODE_LATENCY, NULL);
 }
 
 /* Seconds that a generation took; ids [N_TOKEN + prompt] where they are wanted. */
@@ -71,22 +80,112 @@ static uint64_t traffic(const numoe_engine *engine)
     return sum;
 }
 
-/* A thread that the system takes the processor from between two steps is in no row: some tries. */
-Test(profile, rows_add_up, .timeout = 120)
+static double generate_one(numoe_engine *engine)
 {
-    numoe_engine *engine = open_engine();
+    return generate(engine, NULL);
+}
+
+/* Sequences that decode together. */
+static double step_sessions(numoe_engine *engine)
+{
+    enum { N_SESSION = 4 };
+    numoe_session *s[N_SESSION];
+    numoe_error err;
+    for (unsigned is = 0; is < N_SESSION; is++) {
+        cr_assert_eq(numoe_session_new(engine, 0, &s[is], &err), NUMOE_OK, "%s", err.text);
+    }
+    const double begin = clock_seconds();
+    for (unsigned i = 0; i < N_TOKEN; i++) {
+        for (unsigned is = 0; is < N_SESSION; is++) {
+            append(s[is], is, 1);
+        }
+        cr_assert_eq(numoe_step(engine, s, N_SESSION, &err), NUMOE_OK, "%s", err.text);
+    }
+    const double wall = clock_seconds() - begin;
+    for (unsigned is = 0; is < N_SESSION; is++) {
+        numoe_session_free(s[is]);
+    }
+    return wall;
+}
+
+/* Requests that begin and end at different times. */
+static double run_requests(numoe_engine *engine)
+{
+    static const int32_t prompt[] = {1, 50, 60, 70, 80, 90};
+    const numoe_batch_params params = {.n_ctx = 128, .max_sequences = 3};
+    numoe_request request = {.ids = prompt, .ignore_eog = true};
+    numoe_completion done;
+    numoe_batch *batch;
+    numoe_error err;
+    unsigned n = 0;
+    numoe_sampler_params_init(&request.sampler);
+    cr_assert_eq(numoe_batch_new(engine, &params, &batch, &err), NUMOE_OK, "%s", err.text);
+    for (request.n_id = 1; request.n_id <= ARRAY_LEN(prompt); request.n_id++) {
+        request.max_tokens = N_TOKEN - 4 * request.n_id;
+        cr_assert_eq(numoe_batch_submit(batch, &request, &err), NUMOE_OK, "%s", err.text);
+    }
+    const double begin = clock_seconds();
+    while (n < ARRAY_LEN(prompt)) {
+        cr_assert_eq(numoe_batch_step(batch, &err), NUMOE_OK, "%s", err.text);
+        n += numoe_batch_next(batch, &done);
+    }
+    const double wall = clock_seconds() - begin;
+    numoe_batch_free(batch);
+    return wall;
+}
+
+/* A thread that the system takes the processor from between two steps is in no row: some tries. */
+static void check_rows(numoe_engine *engine, double (*run)(numoe_engine *), const char *what)
+{
     numoe_error err;
     double sum = 0, wall = 1;
-    for (unsigned try = 0; try < 5 && (sum < 0.97 * wall || sum > 1.03 * wall); try++) {
+    for (unsigned try = 0; try < 9 && (sum < 0.97 * wall || sum > 1.03 * wall); try++) {
         const uint64_t before = traffic(engine);
         uint64_t bytes;
         cr_assert_eq(numoe_profile_start(engine, false, &err), NUMOE_OK);
-        wall = generate(engine, NULL);
+        wall = run(engine);
         cr_assert_geq(numoe_engine_bandwidth(engine), 0); /* what else workers do is in no row */
         sum = sum_of_rows(engine, &bytes);
-        cr_assert_eq(bytes, traffic(engine) - before, "every byte is in a row");
+        cr_assert_eq(bytes, traffic(engine) - before, "%s: every byte is in a row", what);
     }
-    cr_assert(sum >= 0.97 * wall && sum <= 1.03 * wall, "rows %g s of %g s", sum, wall);
+    cr_assert(sum >= 0.97 * wall && sum <= 1.03 * wall, "%s: rows %g s of %g s", what, sum, wall);
+    numoe_engine_close(engine);
+}
+
+Test(profile, rows_add_up, .timeout = 120)
+{
+    check_rows(open_engine(), generate_one, "one sequence");
+}
+
+Test(profile, rows_of_several_sequences_add_up, .timeout = 120)
+{
+    check_rows(open_engine(), step_sessions, "sequences together");
+    check_rows(open_engine_as(NUMOE_PLACEMENT_REPLICATE, NUMOE_MODE_THROUGHPUT, NULL),
+               step_sessions, "lanes");
+    check_rows(open_engine(), run_requests, "a batch");
+}
+
+Test(profile, rows_with_a_gpu_add_up, .timeout = 120)
+{
+    check_rows(open_engine_as(NUMOE_PLACEMENT_SLICE, NUMOE_MODE_LATENCY, "emu"), generate_one,
+               "a GPU");
+}
+
+/* Nobody is waited for. */
+Test(profile, one_worker_has_no_meetings, .timeout = 120)
+{
+    numoe_engine_params params;
+    numoe_engine *engine = NULL;
+    numoe_profile_row row;
+    numoe_error err;
+    numoe_engine_params_init(&params);
+    params.n_thread = 1;
+    cr_assert_eq(numoe_engine_open(&params, &engine, &err), NUMOE_OK, "%s", err.text);
+    cr_assert_eq(numoe_profile_start(engine, false, &err), NUMOE_OK);
+    generate(engine, NULL);
+    for (unsigned i = 0; numoe_profile_get(engine, i, &row); i++) {
+        cr_expect_eq(row.seconds > 0 && strcmp(row.name, "meetings") == 0, false);
+    }
     numoe_engine_close(engine);
 }
 
