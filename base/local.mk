@@ -5,6 +5,7 @@ core_sources += \
 	base/log.c base/log.h \
 	base/median.h \
 	base/mem.c base/mem.h \
+	base/memo.c base/memo.h \
 	base/probe.c base/probe.h \
 	base/status.c base/status.h \
 	base/utf8.h

@@ -87,6 +87,7 @@ struct model_options {
     {"expert-stats", required_argument, NULL, OPT_EXPERT_STATS},                                   \
     {"adapt", no_argument, NULL, OPT_ADAPT},                                                       \
     {"plan", required_argument, NULL, OPT_PLAN}, {"mmap", no_argument, NULL, OPT_MMAP},            \
+    {"no-probe", no_argument, NULL, OPT_NO_PROBE},                                                 \
     {"gpu", required_argument, NULL, OPT_GPU},                                                     \
     {"gpu-experts", required_argument, NULL, OPT_GPU_EXPERTS},                                     \
     {"gpu-devices", required_argument, NULL, OPT_GPU_DEVICES},                                     \
@@ -108,7 +109,8 @@ struct model_options {
     "  -m, --model FILE      GGUF file; of a split file the first part (default: the bundled\n"    \
     "                        model, or what the environment variable NUMOE_MODEL names)\n"         \
     "  -c, --ctx N           context in tokens (default: the model's own)\n"                       \
-    "  -t, --threads N       workers (default: one per allowed core)\n"                            \
+    "  -t, --threads N       workers (default: one per allowed core, or what a probe finds\n"      \
+    "                        to be clearly faster)\n"                                             \
     "      --topology SPEC   plan for another machine: an hwloc XML file or synthetic string\n"    \
     "      --kv TYPE         of the KV cache: f32, f16 or q8_0 (default: f32 where the\n"           \
     "                        attention's weights are F32, F16 or BF16, else f16)\n"               \
@@ -124,6 +126,9 @@ struct model_options {
     "      --plan FILE       a plan from 'numoe plan --json', instead of these three\n"            \
     "      --mmap            experts stay in the file, read through the page cache: for models\n"  \
     "                        larger than memory; slower\n"                                        \
+    "      --no-probe        measure nothing and remember nothing: the same choices each time;\n"  \
+    "                        otherwise short probes choose workers, how long they wait awake,\n"  \
+    "                        and pages, once in 30 days ($XDG_CACHE_HOME/numoe)\n"                \
     "      --gpu P           the dense half of layers on a GPU: auto (numoe-gpu-cuda; without it\n"  \
     "                        the CPU alone, with a warning), cuda, emu, the path of a program:\n" \
     "                        an error where it fails to start; or none (the default)\n"          \
@@ -301,8 +306,9 @@ void report_engine(const numoe_engine *engine);
  * where the pages of their weights are. */
 void report_audit(const numoe_engine *engine, const numoe_traffic *since, size_t n_token);
 void report_sampling(const struct sampling_options *o);
-/* n_evaluated: decode steps, for the speed. */
-void report_generation(numoe_engine *engine, const numoe_generate_result *r, size_t n_evaluated);
+/* n_evaluated: decode steps, for the speed. no_probe: what the memory could do is not measured. */
+void report_generation(numoe_engine *engine, const numoe_generate_result *r, size_t n_evaluated,
+                       bool no_probe);
 
 /* ------------------------------------------------------------------ profile (profile.c) */
 

@@ -155,6 +155,8 @@ static void print_overview(FILE *to)
         "  NUMOE_LOG    what is logged: error, warn (the default), info or debug\n"
         "  NUMOE_ISA    kernels: ref, avx2, avxvnni, avx512bw, avx512, amx (default: the best)\n"
         "  NUMOE_PAGES  what weights lie on: auto (the default), small, thp or huge pages\n"
+        "  NUMOE_PROBE  off: as --no-probe (default: auto)\n"
+        "  NUMOE_SPIN_US  microseconds that workers wait awake (default: by a probe)\n"
         "  NUMOE_POOL_THREADS  threads of the system that run the workers (default: one for each\n"
         "               CPU that may be used)\n"
         "  NUMOE_MEMORY_CHECK  off: no model is refused for lack of memory\n"

@@ -382,6 +382,9 @@ static int take_model_option(struct model_options *o, int opt, const char *value
     case OPT_PLAN:
         o->params.plan = value;
         break;
+    case OPT_NO_PROBE:
+        o->params.no_probe = true;
+        break;
     default:
         return gpu_option(o, opt, value);
     }

@@ -9,7 +9,6 @@ static const struct option options[] = {
     {"type", required_argument, NULL, OPT_TYPE},
     {"bandwidth", required_argument, NULL, OPT_BANDWIDTH},
     {"gpu-model", required_argument, NULL, OPT_GPU_MODEL},
-    {"no-probe", no_argument, NULL, OPT_NO_PROBE},
     {0},
 };
 
@@ -42,9 +41,6 @@ static int plan_option(void *arg, int opt, char *value)
         return 1;
     case OPT_GPU_MODEL:
         o->params.gpu = value;
-        return 1;
-    case OPT_NO_PROBE:
-        o->params.no_probe = true;
         return 1;
     default:
         return model_option(&o->model, opt, value);
@@ -110,7 +106,6 @@ const struct command command_plan = {
         "      --bandwidth GB/s  that each node reads; otherwise measured, or, of other machines,\n"
         "                        what the topology says, or assumed\n"
         "      --gpu-model SPEC  with a GPU: 24GiB,1008GB/s,pcie4x16\n"
-        "      --no-probe        measure nothing\n"
         "      --json            the whole plan, which --plan takes, here and in other "
         "subcommands\n"
         "\n" MODEL_OPTIONS_HELP,

@@ -148,7 +148,7 @@ void report_engine(const numoe_engine *engine)
         print_scaled(stderr, (double)info->mapped_bytes, "B");
         fputs(" of experts in the file", stderr);
     }
-    fprintf(stderr, "\nplacement  %s\n", info->placement);
+    fprintf(stderr, "\nplacement  %s\ntuning     %s\n", info->placement, info->tuning);
     if (info->gpu) {
         fprintf(stderr, "gpu        %s\n", info->gpu);
     }
@@ -258,7 +258,16 @@ static void report_replicas(const numoe_engine *engine)
     }
 }
 
-void report_generation(numoe_engine *engine, const numoe_generate_result *r, size_t n_evaluated)
+/* Measured if that may be and has not been done before, or in what must have been a bad moment. */
+static double possible_bandwidth(numoe_engine *engine, double used_bps, bool no_probe)
+{
+    const double known = numoe_engine_get_info(engine)->read_bps;
+
+    return no_probe || known > used_bps ? known : numoe_engine_bandwidth(engine);
+}
+
+void report_generation(numoe_engine *engine, const numoe_generate_result *r, size_t n_evaluated,
+                       bool no_probe)
 {
     const numoe_engine_info *info = numoe_engine_get_info(engine);
     double tokens_per_s = rate(n_evaluated, r->generate_seconds);
@@ -269,7 +278,7 @@ void report_generation(numoe_engine *engine, const numoe_generate_result *r, siz
     fprintf(stderr, "generated  %zu token%s in %.2f s, %.1f tokens/s, %s\n", r->n_generated,
             r->n_generated == 1 ? "" : "s", r->generate_seconds, tokens_per_s,
             finish_text(r->finish));
-    double possible_bps = numoe_engine_bandwidth(engine);
+    const double possible_bps = possible_bandwidth(engine, used_bps, no_probe);
     fprintf(stderr, "memory     %.2f GB/s of weights%s", used_bps * 1e-9,
             info->gpu ? " outside the GPU" : "");
     if (possible_bps > 0) {

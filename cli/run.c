@@ -223,7 +223,8 @@ static int report(struct run_options *o, numoe_engine *engine, const numoe_gener
                   size_t n_pending, const struct run_output *out)
 {
     if (!o->model.quiet) {
-        report_generation(engine, result, result->n_generated - n_pending);
+        report_generation(engine, result, result->n_generated - n_pending,
+                          o->model.params.no_probe);
     }
     if (o->audit) {
         report_audit(engine, out->before, result->n_generated - n_pending);

@@ -115,20 +115,39 @@ static void probe(void)
     }
 }
 
+static bool never_huge(const struct topo *topo)
+{
+    char *enabled = world_read(topo->world->root, THP_ENABLED);
+    const bool never = enabled == NULL || strstr(enabled, "[never]") != NULL;
+    mem_free(enabled);
+    return never;
+}
+
+/* The probe itself must not be what a control group kills for. */
+static bool has_room_for_probe(const struct topo *topo)
+{
+    const uint64_t room = MIN(topo->memory_limit_bytes, topo->host_room_bytes);
+    return topo->is_this_machine && room / PROBE_ROOM_PART >= 2 * PROBE_BYTES;
+}
+
+bool pages_are_open(const struct topo *topo, enum pages_policy policy)
+{
+    return policy != PAGES_POLICY_SMALL && policy != PAGES_POLICY_THP && !never_huge(topo) &&
+           has_room_for_probe(topo);
+}
+
 enum pages pages_ordinary(const struct topo *topo, enum pages_policy policy)
 {
     if (policy == PAGES_POLICY_SMALL || policy == PAGES_POLICY_THP) {
         return policy == PAGES_POLICY_SMALL ? PAGES_SMALL : PAGES_THP;
     }
-    char *enabled = world_read(topo->world->root, THP_ENABLED);
-    const bool never = enabled == NULL || strstr(enabled, "[never]") != NULL;
-    mem_free(enabled);
-    if (never) {
+    if (never_huge(topo)) {
         return PAGES_SMALL;
     }
-    /* The probe itself must not be what a control group kills for. */
-    const uint64_t room = MIN(topo->memory_limit_bytes, topo->host_room_bytes);
-    if (!topo->is_this_machine || room / PROBE_ROOM_PART < 2 * PROBE_BYTES) {
+    if (topo->pages_are_known) {
+        return topo->small_pages_are_faster ? PAGES_SMALL : PAGES_THP;
+    }
+    if (!has_room_for_probe(topo)) {
         return PAGES_THP;
     }
     pthread_once(&probe_once, probe);

@@ -19,8 +19,11 @@ enum pages_policy { PAGES_POLICY_AUTO, PAGES_POLICY_SMALL, PAGES_POLICY_THP, PAG
 numoe_status pages_policy(enum pages_policy *out, numoe_error *err);
 
 /* PAGES_THP or PAGES_SMALL for large regions of a node, where the policy leaves it open: as the
- * kernel's setting allows, and as a probe of some 50 ms says. The probe runs once a process. */
+ * kernel's setting allows, and as the topology knows (pages_are_known) or a probe of some 50 ms says.
+ * The probe runs once a process. */
 enum pages pages_ordinary(const struct topo *topo, enum pages_policy policy);
+/* Whether that is so: neither the policy nor the kernel's setting decides, and the probe has room. */
+bool pages_are_open(const struct topo *topo, enum pages_policy policy);
 
 /* The probe: nanoseconds to read the same panels, in a random order, from small and from
  * transparent huge pages; false where it could not be made. And what follows from it. */

@@ -40,6 +40,17 @@ struct pool_patience {
     struct gate_patience barrier, idle;
 };
 
+/* A wait begins with spinning, for this part of it: what is waited for usually comes soon. */
+#define SPIN_PART 10u
+#define PATIENCE(sleep_ns)                                                                         \
+    {                                                                                              \
+        .barrier = {.spin_ns = (sleep_ns) * 3 / 2 / SPIN_PART, .yield_ns = (sleep_ns) * 3 / 2},    \
+        .idle = {.spin_ns = (sleep_ns) / SPIN_PART, .yield_ns = (sleep_ns)},                       \
+    }
+static const struct pool_patience usual = PATIENCE(POOL_SLEEP_NS);
+static const struct pool_patience crowded = {.barrier = {.spin_ns = 0, .yield_ns = 20000},
+                                             .idle = {.spin_ns = 0, .yield_ns = 20000}};
+
 struct pools {
     const struct topo *topo;
     unsigned n_node, n_worker;
@@ -50,8 +61,10 @@ struct pools {
     unsigned n_thread, n_started;
     unsigned n_runnable;  /* CPUs that threads can really run on at a time, now */
     atomic_int pin_error; /* an errno of some worker that could not be pinned */
-    /* Sync: relaxed; changed between runs, while workers wait with either. */
+    /* Sync: changed between runs, while workers wait with either. */
     const struct pool_patience *_Atomic patience;
+    const struct pool_patience *roomy; /* while every thread has a CPU: usual, or own */
+    struct pool_patience own;
     struct gate_patience caller_patience; /* of whoever calls pools_run */
     pool_fn *fn; /* Sync: written before start opens, read after; NULL: end */
     void *arg;
@@ -130,19 +143,23 @@ static void fill_workers(struct pools *pools, const unsigned *nw)
  * waited for. The caller of pools_run has no CPU of its own in either case. */
 static void set_patience(struct pools *pools)
 {
-    bool crowded = pools->n_thread > pools->n_runnable;
-    bool spare = pools->n_thread < pools->n_runnable;
-    static const struct pool_patience roomy = {.barrier = {.spin_ns = 30000, .yield_ns = 300000},
-                                               .idle = {.spin_ns = 20000, .yield_ns = 200000}};
-    static const struct pool_patience tight = {.barrier = {.spin_ns = 0, .yield_ns = 20000},
-                                               .idle = {.spin_ns = 0, .yield_ns = 20000}};
+    const bool is_crowded = pools->n_thread > pools->n_runnable;
+    const bool spare = pools->n_thread < pools->n_runnable;
     pools->caller_patience = (struct gate_patience){.spin_ns = spare ? 20000 : 0};
-    atomic_store_explicit(&pools->patience, crowded ? &tight : &roomy, memory_order_relaxed);
+    atomic_store_explicit(&pools->patience, is_crowded ? &crowded : pools->roomy,
+                          memory_order_release);
+}
+
+void pools_set_sleep(struct pools *pools, uint32_t sleep_ns)
+{
+    pools->own = (struct pool_patience)PATIENCE(sleep_ns);
+    pools->roomy = &pools->own;
+    set_patience(pools);
 }
 
 static const struct pool_patience *patience_now(struct pools *pools)
 {
-    return atomic_load_explicit(&pools->patience, memory_order_relaxed);
+    return atomic_load_explicit(&pools->patience, memory_order_acquire);
 }
 
 static numoe_status count_threads(struct pools *pools, numoe_error *err)
@@ -372,6 +389,7 @@ static numoe_status start(struct pools *pools, numoe_error *err)
     deal_workers(pools->topo, pools->n_worker, nw);
     FORWARD_IF(count_threads(pools, err));
     pools->n_runnable = pools->topo->n_runnable;
+    pools->roomy = &usual;
     set_patience(pools);
     FORWARD_IF(mem_new(&pools->gate, pools->n_node, sizeof(*pools->gate), what, err));
     FORWARD_IF(mem_new(&pools->arena, pools->n_node, sizeof(*pools->arena), what, err));

@@ -50,6 +50,12 @@ numoe_status pools_new(const struct topo *topo, unsigned n_worker, struct pools 
                        numoe_error *err);
 void pools_free(struct pools *pools);
 
+/* How long a worker waits for the next run, spinning and yielding, before it sleeps (POOL_SLEEP_NS
+ * without it), and half as long again at a barrier. Before the first run, once; with more threads than
+ * CPUs it is without effect: waiting then takes the CPU from the one that is waited for. */
+#define POOL_SLEEP_NS 200000u
+void pools_set_sleep(struct pools *pools, uint32_t sleep_ns);
+
 /* How many workers each node would get: nw [topo->n_node]. */
 numoe_status pools_deal(const struct topo *topo, unsigned n_worker, unsigned *nw, numoe_error *err);
 

@@ -76,6 +76,9 @@ struct topo {
     bool memory_may_grow;     /* a guest whose memory is plugged in as it is used */
     /* distance[i * n_node + j], 10 = local; NULL unknown */
     unsigned *distance;
+    /* Set by whoever knows, before memory is taken: which pages large regions get where NUMOE_PAGES and
+     * the kernel leave it open. Otherwise a probe says. */
+    bool pages_are_known, small_pages_are_faster;
     struct world *world;
     struct topo_ledger *ledger;
 };

@@ -1,4 +1,5 @@
-/* Owns numoe_doctor_report(): the machine (numa/doctor.c), and what the GPU program says of itself.
+/* Owns numoe_doctor_report(): the machine (numa/doctor.c), what is remembered of it (runtime/tune.c), and
+ * what the GPU program says of itself.
  */
 #include <stdio.h>
 #include <string.h>
@@ -6,6 +7,7 @@
 #include "gpu/program.h"
 #include "numa/doctor.h"
 #include "runtime/gpu.h"
+#include "runtime/tune.h"
 
 #define GIB 1073741824.0
 
@@ -82,6 +84,33 @@ static void ask_gpu_program(struct doctor_report *report)
     gpu_program_stop(program);
 }
 
+/* What an engine on this machine would take from former ones. */
+static void tell_tuning(struct doctor_report *report)
+{
+    numoe_engine_params params;
+    struct tuning tuning;
+    struct topo *topo = NULL;
+    struct doctor_finding *f = doctor_next(report, "tuning");
+    numoe_error why;
+    if (f == NULL) {
+        return;
+    }
+    numoe_engine_params_init(&params);
+    numoe_status status = topo_load(NULL, &topo, &why);
+    if (status == NUMOE_OK) {
+        status = tuning_open(&params, false, topo, &tuning, &why);
+    }
+    if (status != NUMOE_OK) {
+        snprintf(f->found, sizeof f->found, "%.250s", why.text);
+    } else {
+        const char *path = memo_path(tuning.memo);
+        snprintf(f->found, sizeof f->found, "%.120s (%.120s)", tuning.text,
+                 path != NULL ? path : "nothing can be remembered: no HOME, no XDG_CACHE_HOME");
+        tuning_close(&tuning);
+    }
+    topo_free(topo);
+}
+
 numoe_status numoe_doctor_report(numoe_report_format format, FILE *out, numoe_error *err)
 {
     struct world *world;
@@ -92,6 +121,7 @@ numoe_status numoe_doctor_report(numoe_report_format format, FILE *out, numoe_er
     FORWARD_IF(world_new_native("", &world, err));
     doctor_examine(world, &report);
     world_free(world);
+    tell_tuning(&report);
     ask_gpu_program(&report);
     FORWARD_IF(format == NUMOE_REPORT_JSON ? doctor_print_json(&report, out, err)
                                            : doctor_print_text(&report, out, err));

@@ -125,6 +125,7 @@ static void fill_info(numoe_engine *e, numoe_kv_type kv_type, double load_second
         .isa = e->kern->isa,
         .machine = e->topo->description,
         .placement = e->placement.data,
+        .tuning = e->tuning.text,
         .n_layer = m->hp.n_layer,
         .n_expert = m->hp.n_expert,
         .n_expert_used = m->hp.n_expert_used,
@@ -140,6 +141,7 @@ static void fill_info(numoe_engine *e, numoe_kv_type kv_type, double load_second
         .active_bytes = m->active.dense + m->active.shared + m->active.routed,
         .kv_token_bytes = kv_token_bytes(m, e->kv_type),
         .load_seconds = load_seconds,
+        .read_bps = tuning_recall_all(&e->tuning, e->topo, e->pools),
         .gpu = e->gpu != NULL ? gpu_description(e->gpu) : NULL,
         .kv_type = kv_type,
     };
@@ -158,6 +160,8 @@ double numoe_engine_bandwidth(numoe_engine *engine)
             NUMOE_OK) {
             log_warn("memory bandwidth was not measured: %s", err.text);
             engine->bandwidth_bps = 0;
+        } else {
+            tuning_note_all(&engine->tuning, engine->topo, engine->pools, engine->bandwidth_bps);
         }
         engine->bandwidth_known = true;
     }
@@ -214,6 +218,7 @@ static void engine_free(numoe_engine *e)
     gpu_close(e->gpu);
     adapt_free(e->adapt);
     store_free(e->store);
+    tuning_close(&e->tuning);
     pools_free(e->pools);
     chat_close(e->chat);
     tokenizer_close(e->tok);
@@ -268,7 +273,9 @@ static numoe_status load_weights(numoe_engine *e, const numoe_engine_params *par
         tell_replicas(params, place.plan);
     }
     e->pools = place.pools;
+    e->tuning = place.tuning;
     place.pools = NULL;
+    place.tuning.memo = NULL;
     place_close(&place);
     return status;
 }
@@ -295,6 +302,7 @@ static numoe_status open_model(numoe_engine *e, const char *path, unsigned min_c
 
 static void log_opened(const numoe_engine *e)
 {
+    log_debug("tuning: %s", e->tuning.text);
     log_debug("placement: %s", e->placement.data);
     log_debug("loaded in %.2f s: %.1f MB of weights, %u workers on %u node%s, chunks of %u tokens",
               e->info.load_seconds, (double)e->info.weight_bytes * 1e-6, e->info.n_worker,

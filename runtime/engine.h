@@ -11,6 +11,7 @@
 #include "runtime/adapt.h"
 #include "runtime/gpu.h"
 #include "runtime/step.h"
+#include "runtime/tune.h"
 #include "runtime/watch.h"
 #include "store/store.h"
 
@@ -31,6 +32,7 @@ struct numoe_engine {
     struct step *step;
     struct watch watch;
     struct adapt *adapt;      /* NULL: copies of experts stay where they are */
+    struct tuning tuning;
     struct gpu *gpu;          /* NULL: none */
     const numoe_peers *peers; /* NULL: all experts are here */
     uint64_t generation;      /* of caches: those of sessions with another one are lost */

@@ -19,4 +19,6 @@ core_sources += \
 	runtime/stats.c \
 	runtime/step.c runtime/step.h \
 	runtime/text-stream.c runtime/text-stream.h \
+	runtime/tune-probe.c runtime/tune-probe.h \
+	runtime/tune.c runtime/tune.h \
 	runtime/watch.c runtime/watch.h

@@ -48,21 +48,39 @@ static numoe_status read_file(const char *path, char **text, size_t *bytes, numo
     return NUMOE_OK;
 }
 
-/* Pools and machine are made again without the other nodes. */
-static numoe_status keep_nodes(struct topo *topo, uint64_t keep, struct place *p, numoe_error *err)
+/* Before the topology loses nodes: their memory is the nodes'. */
+static void stop_workers(struct place *p)
 {
-    unsigned n_worker = pools_n_worker(p->pools), n_there = 0, n = 0;
+    pools_free(p->pools);
+    p->pools = NULL;
+}
+
+static numoe_status start_workers(const struct topo *topo, unsigned n_worker, struct place *p,
+                                  numoe_error *err)
+{
+    stop_workers(p);
+    FORWARD_IF(pools_new(topo, n_worker, &p->pools, err));
+    pools_set_sleep(p->pools, p->tuning.sleep_ns);
+    return NUMOE_OK;
+}
+
+/* Pools and machine are made again without the other nodes. As many workers as were asked for, while
+ * they have cores. */
+static numoe_status keep_nodes(const numoe_engine_params *params, struct topo *topo, uint64_t keep,
+                               struct place *p, numoe_error *err)
+{
+    unsigned n_there = 0, n = 0;
     for (unsigned in = 0; in < p->machine.n_node; in++) {
         if ((keep >> in & 1) != 0) {
             n_there += p->machine.node[in].n_worker;
             p->machine.node[n++] = p->machine.node[in];
         }
     }
-    pools_free(p->pools);
-    p->pools = NULL;
+    stop_workers(p);
     topo_keep_nodes(topo, keep);
-    n_worker = MIN(n_worker, MAX(n_there, topo->n_core));
-    FORWARD_IF(pools_new(topo, n_worker, &p->pools, err));
+    const unsigned n_worker = tuning_workers(
+        &p->tuning, topo, MIN(params->n_thread, MAX(n_there, topo->n_core)));
+    FORWARD_IF(start_workers(topo, n_worker, p, err));
     p->machine.n_node = n;
     for (unsigned in = 0; in < n; in++) {
         p->machine.node[in].n_worker = pools_node_workers(p->pools, in);
@@ -237,9 +255,8 @@ static uint64_t nodes_with_room(const struct place *p)
 static numoe_status open_machine(const numoe_engine_params *params, const struct model *model,
                                  struct topo *topo, struct place *p, numoe_error *err)
 {
-    pools_free(p->pools);
-    p->pools = NULL;
-    FORWARD_IF(pools_new(topo, params->n_thread, &p->pools, err));
+    const unsigned n_worker = tuning_workers(&p->tuning, topo, params->n_thread);
+    FORWARD_IF(start_workers(topo, n_worker, p, err));
     FORWARD_IF(placement_machine_init(topo, p->pools, false, &p->machine, err));
     return count_buffers(params, model, topo, p, err);
 }
@@ -266,8 +283,7 @@ static numoe_status leave_out_full_nodes(const numoe_engine_params *params,
                 tell_left_out(node->os_index, node->room_bytes, node->buffer_bytes);
             }
         }
-        pools_free(p->pools); /* their memory is the nodes' */
-        p->pools = NULL;
+        stop_workers(p);
         topo_keep_nodes(topo, keep);
         FORWARD_IF(open_machine(params, model, topo, p, err));
         keep = nodes_with_room(p);
@@ -336,6 +352,7 @@ static numoe_status open_machine_and_shapes(const numoe_engine_params *params,
     FORWARD_IF(room_read(topo, err));
     limit(params, topo); /* of what there is now */
     leave_out_nodes_without_workers(topo);
+    FORWARD_IF(tuning_open(params, true, topo, &p->tuning, err));
     FORWARD_IF(open_machine(params, model, topo, p, err));
     return params->plan == NULL ? leave_out_full_nodes(params, model, topo, p, err) : NUMOE_OK;
 }
@@ -378,7 +395,7 @@ static numoe_status take_plan(const numoe_engine_params *params, const struct mo
     if (keep != 0) {
         log_warn("%s is for %u of %u nodes: the others take no part", params->plan, plan->n_node,
                  p->machine.n_node);
-        FORWARD_IF(keep_nodes(topo, keep, p, err));
+        FORWARD_IF(keep_nodes(params, topo, keep, p, err));
         FORWARD_IF(count_buffers(params, model, topo, p, err));
     }
     FORWARD_IF(placement_check(plan, &p->shapes, &p->machine, err));
@@ -415,8 +432,22 @@ numoe_status place_choose(const numoe_engine_params *params, const struct model 
                                     : plan_anew(params, model, topo, p, err));
     const int only = placement_only_node(p->plan);
     if (only >= 0 && p->machine.n_node > 1) {
-        FORWARD_IF(keep_nodes(topo, UINT64_C(1) << only, p, err));
+        FORWARD_IF(keep_nodes(params, topo, UINT64_C(1) << only, p, err));
         placement_keep_node(p->plan, (unsigned)only);
+    }
+    return NUMOE_OK;
+}
+
+/* As the platform says, as it was measured before, or measured now. Where nothing may be measured, it
+ * stays assumed. */
+static numoe_status find_bandwidth(const struct topo *topo, struct place *p, numoe_error *err)
+{
+    if (p->tuning.memo == NULL || tuning_recall_nodes(&p->tuning, &p->machine)) {
+        return NUMOE_OK;
+    }
+    FORWARD_IF(placement_measure(topo, p->pools, &p->machine, err));
+    if (p->machine.bps_is_measured) {
+        tuning_note_nodes(&p->tuning, &p->machine);
     }
     return NUMOE_OK;
 }
@@ -427,7 +458,7 @@ static numoe_status open_parts(const numoe_engine_params *params, const struct m
 {
     FORWARD_IF(open_machine_and_shapes(params, model, keep, keep_arg, topo, p, err));
     if (params->plan == NULL && params->node_bps == 0) {
-        FORWARD_IF(placement_measure(topo, p->pools, &p->machine, err));
+        FORWARD_IF(find_bandwidth(topo, p, err));
     }
     set_bandwidth(params, &p->machine);
     placement_machine_run_here(topo, p->pools, &p->machine);
@@ -450,6 +481,7 @@ numoe_status place_open_part(const numoe_engine_params *params, const struct mod
 
 void place_close(struct place *place)
 {
+    tuning_close(&place->tuning);
     pools_free(place->pools);
     placement_free(place->plan);
     shapes_fini(&place->shapes);

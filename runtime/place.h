@@ -4,6 +4,7 @@
 
 #include <stdio.h>
 
+#include "runtime/tune.h"
 #include "store/placement.h"
 
 struct place {
@@ -11,6 +12,7 @@ struct place {
     struct placement_machine machine;
     struct placement *plan;
     struct pools *pools;
+    struct tuning tuning;
 };
 
 /* Starts the workers and makes the plan, or takes the one of a file; the topology loses the nodes
@@ -18,7 +20,7 @@ struct place {
 numoe_status place_open_part(const numoe_engine_params *params, const struct model *model,
                              shape_keep_fn *keep, const void *keep_arg, struct topo *topo,
                              struct place *out, numoe_error *err);
-void place_close(struct place *place); /* the pools too, where they are not taken out */
+void place_close(struct place *place); /* pools and memo too, where they are not taken out */
 
 /* The same in two steps: machine, pools and shapes, with bandwidth as given, from the platform or
  * assumed; and the plan. */

@@ -106,7 +106,7 @@ static numoe_status plan_and_print(const numoe_plan_params *params, const struct
 {
     const numoe_engine_params *engine = &params->engine;
     FORWARD_IF(place_open_machine(engine, model, topo, place, err));
-    if (topo->is_this_machine && !params->no_probe && engine->node_bps == 0) {
+    if (topo->is_this_machine && !engine->no_probe && engine->node_bps == 0) {
         FORWARD_IF(probe_machine(topo, place, err));
     }
     const struct placement_machine whole = place->machine;

@@ -108,14 +108,19 @@ static void run(struct worker *w, void *arg)
 
 /* ------------------------------------------------------------------ set-up */
 
-static size_t choose_bytes(const struct topo *topo, const struct pools *pools, uint64_t most_bytes)
+uint64_t kernel_probe_bytes(const struct topo *topo, const struct pools *pools)
 {
     size_t bytes = MIN_BYTES;
     for (unsigned in = 0; in < pools_n_node(pools); in++) {
         bytes = MAX(bytes, LLC_MULTIPLE * topo->node[in].llc_bytes / pools_node_workers(pools, in));
     }
-    const uint64_t room = topo->host_room_bytes / SMALL_SHARE / pools_n_worker(pools);
-    return MIN(MIN(MIN(bytes, MAX_BYTES), room), most_bytes / pools_n_worker(pools));
+    const uint64_t all_bytes = (uint64_t)MIN(bytes, MAX_BYTES) * pools_n_worker(pools);
+    return MIN(all_bytes, topo->host_room_bytes / SMALL_SHARE);
+}
+
+static size_t choose_bytes(const struct topo *topo, const struct pools *pools, uint64_t most_bytes)
+{
+    return MIN(kernel_probe_bytes(topo, pools), most_bytes) / pools_n_worker(pools);
 }
 
 /* Every product of the token at least once; as often as a token has it, if all that is no more than

@@ -29,4 +29,7 @@ numoe_status kernel_probe(struct pools *pools, const struct topo *topo, const st
                           const uint64_t most_bytes[2], uint64_t ns, double *total_bps,
                           numoe_error *err);
 
+/* Bytes of weights over all nodes that are more than caches hold and a small part of what is free. */
+uint64_t kernel_probe_bytes(const struct topo *topo, const struct pools *pools);
+
 #endif

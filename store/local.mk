@@ -18,4 +18,5 @@ core_sources += \
 	store/store.c store/store.h \
 	store/unit.c \
 	store/view.c \
+	store/worker-probe.c store/worker-probe.h \
 	store/weight.c store/weight.h

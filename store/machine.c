@@ -75,6 +75,7 @@ static numoe_status find_bandwidth(const struct topo *topo, struct pools *pools,
                         : MIN(ASSUMED_WORKER_BPS * MIN(n_worker, n_core), ASSUMED_NODE_BPS);
         }
     }
+    m->bps_is_measured = measure;
     m->bps_source = known ? "from the platform" : measure ? "measured" : "assumed";
     return NUMOE_OK;
 }

@@ -42,6 +42,7 @@ struct placement_machine {
     double step_s;                   /* beginning and end of a step; 0: assumed */
     double element_s; /* one worker, an element that is normed and quantized; 0: assumed */
     const char *bps_source;   /* "measured", "from the platform", "assumed" */
+    bool bps_is_measured;     /* by placement_measure(), just now */
     const char *room_source;  /* who limits node[].room_bytes: "available", "in all" */
     const char *limit_source; /* whose limit_bytes are */
     const char *way_out;      /* put behind refusals, or "" */

@@ -9,14 +9,14 @@ unit_tests += tests/unit/test-topo-report tests/unit/test-doctor
 unit_tests += tests/unit/test-dense tests/unit/test-experts tests/unit/test-step tests/unit/test-store tests/unit/test-placement
 unit_tests += tests/unit/test-reader tests/unit/test-peers tests/unit/test-adapt
 
-unit_tests += tests/unit/test-sampler tests/unit/test-engine tests/unit/test-batch
+unit_tests += tests/unit/test-sampler tests/unit/test-engine tests/unit/test-batch tests/unit/test-tune
 unit_tests += tests/unit/test-stats tests/unit/test-lanes tests/unit/test-profile tests/unit/test-plan \
 	tests/unit/test-exchange tests/unit/test-gpu
 
 script_tests += tests/check-layers.sh tests/check-symbols.sh tests/check-versions.sh
 script_tests += tests/cli/errors.sh tests/cli/run.sh tests/cli/chat.sh tests/cli/eval.sh tests/cli/plan.sh \
 	tests/cli/interrupt.sh tests/cli/terminal.sh tests/cli/bundled.sh
-script_tests += tests/cli/topo.sh tests/cli/files.sh tests/cli/gpu.sh
+script_tests += tests/cli/topo.sh tests/cli/files.sh tests/cli/gpu.sh tests/cli/tune.sh
 script_tests += tests/cli/batch.sh tests/cli/batch-kill.sh tests/cli/batch-mpi.sh
 script_tests += tests/cli/experts.sh tests/cli/bench.sh tests/cli/scale.sh
 EXTRA_DIST += tests/cli/lib.sh tests/cli/batch-lib.sh
@@ -28,7 +28,7 @@ EXTRA_DIST += tests/unit/segment.h tests/unit/sequences.h tests/unit/distance.h
 
 # ------------------------------------------------------------------ programs without Criterion
 plain_tests = tests/stress/stress-pool tests/stress/stress-exchange tests/gpu/test-program tests/fuzz/replay-gguf tests/fuzz/replay-tokenizer \
-	tests/fuzz/replay-jinja tests/fuzz/replay-imatrix tests/fuzz/replay-exchange
+	tests/fuzz/replay-jinja tests/fuzz/replay-imatrix tests/fuzz/replay-exchange tests/fuzz/replay-memo
 
 tests_fuzz_replay_gguf_SOURCES = tests/fuzz/replay.c tests/fuzz/fuzz-gguf.c
 tests_fuzz_replay_gguf_CPPFLAGS = $(AM_CPPFLAGS) -DTEST_CORPUS='"tests/fuzz/corpus-gguf"'
@@ -50,13 +50,17 @@ tests_fuzz_replay_exchange_SOURCES = tests/fuzz/replay.c tests/fuzz/fuzz-exchang
 tests_fuzz_replay_exchange_CPPFLAGS = $(AM_CPPFLAGS) -DTEST_CORPUS='"tests/fuzz/corpus-exchange"'
 EXTRA_DIST += tests/fuzz/corpus-exchange
 
+tests_fuzz_replay_memo_SOURCES = tests/fuzz/replay.c tests/fuzz/fuzz-memo.c
+tests_fuzz_replay_memo_CPPFLAGS = $(AM_CPPFLAGS) -DTEST_CORPUS='"tests/fuzz/corpus-memo"'
+EXTRA_DIST += tests/fuzz/corpus-memo
+
 # Writes the seeds of the corpus.
 EXTRA_PROGRAMS += tests/fuzz/make-corpus-gguf tests/fuzz/make-corpus-tokenizer tests/fuzz/make-corpus-exchange
 
 # ------------------------------------------------------------------ fuzzing
 FUZZ_SECONDS = 60
 fuzz_programs = tests/fuzz/fuzz-gguf tests/fuzz/fuzz-tokenizer tests/fuzz/fuzz-jinja \
-	tests/fuzz/fuzz-imatrix tests/fuzz/fuzz-exchange
+	tests/fuzz/fuzz-imatrix tests/fuzz/fuzz-exchange tests/fuzz/fuzz-memo
 
 if FUZZING
 EXTRA_PROGRAMS += $(fuzz_programs)
@@ -70,6 +74,8 @@ tests_fuzz_fuzz_imatrix_SOURCES = tests/fuzz/fuzz-imatrix.c
 tests_fuzz_fuzz_imatrix_LDFLAGS = $(AM_LDFLAGS) $(FUZZ_FLAGS)
 tests_fuzz_fuzz_exchange_SOURCES = tests/fuzz/fuzz-exchange.c
 tests_fuzz_fuzz_exchange_LDFLAGS = $(AM_LDFLAGS) $(FUZZ_FLAGS)
+tests_fuzz_fuzz_memo_SOURCES = tests/fuzz/fuzz-memo.c
+tests_fuzz_fuzz_memo_LDFLAGS = $(AM_LDFLAGS) $(FUZZ_FLAGS)
 
 # What is found anew stays in the build, in tests/fuzz/fuzz-X.found.
 fuzz: $(fuzz_programs)

@@ -137,7 +137,13 @@ typedef struct numoe_peers {
 typedef struct numoe_engine_params {
     const char *model_path;      /* a GGUF file, of a split one the first part; NULL: the bundled model */
     const char *topology;        /* NULL: this machine; an hwloc synthetic string or XML file otherwise */
-    unsigned n_thread;           /* workers over all nodes; 0: one per allowed physical core */
+    unsigned n_thread;           /* workers over all nodes; 0: one per allowed physical core, or what was found to
+                                    be clearly faster */
+    bool no_probe;               /* nothing is measured when the engine is opened, and nothing is remembered: the
+                                    same choices each time. Otherwise short probes choose the number of workers,
+                                    how long they wait awake, and their pages; what they find is remembered in
+                                    $XDG_CACHE_HOME/numoe (~/.cache/numoe) for 30 days, for this machine and what
+                                    this process may use of it */
     unsigned max_cpus;           /* no more workers than that where n_thread is 0; 0: no such limit */
     uint64_t max_bytes;          /* memory that may be taken, of what is free; 0: no such limit */
     unsigned share, n_share;     /* of n_share processes that may use the same CPUs this is number `share`, from 0:
@@ -161,7 +167,8 @@ typedef struct numoe_engine_params {
     const char *expert_stats;    /* NULL, or a file that numoe_stats_open() takes */
     const char *plan;            /* NULL, or a file that numoe_plan_print() wrote: instead of all this */
     numoe_mode mode;             /* THROUGHPUT is refused where numoe_engine_set_mode() would */
-    double node_bps;             /* read bandwidth of each node; 0: measured, or the platform's word */
+    double node_bps;             /* read bandwidth of each node; 0: the platform's word, or measured once as above
+                                    (no_probe: assumed from the number of workers) */
     const char *chat_template;   /* in place of the file's own (NULL): a built-in name or a text */
     const char *gpu;             /* NULL or "none"; "cuda", "emu", or the path of a program that
                                     speaks docs/exchange.md: an error where it does not start or load;
@@ -208,6 +215,7 @@ typedef struct numoe_engine_info {
     const char *isa;             /* instruction set of the kernels: "ref" .. "amx" (NUMOE_ISA) */
     const char *machine;         /* one line: processor, packages, nodes, cores, memory */
     const char *placement;       /* one line: how weights are placed on nodes */
+    const char *tuning;          /* one line: what was chosen for this machine, and when it was measured */
     const char *gpu;             /* one line: the GPU program, and what it has; NULL: none */
     unsigned n_layer, n_expert, n_expert_used, n_vocab, n_embd;
     unsigned n_ctx_train;        /* longest context the model was trained for */
@@ -219,6 +227,7 @@ typedef struct numoe_engine_info {
     uint64_t active_bytes;       /* weight bytes read per decoded token */
     uint64_t kv_token_bytes;     /* KV cache per token of context */
     double load_seconds;
+    double read_bps;             /* what numoe_engine_bandwidth() has measured here before; 0: not remembered */
     numoe_kv_type kv_type;       /* never AUTO */
 } numoe_engine_info;
 
@@ -226,8 +235,8 @@ typedef struct numoe_engine_info {
 NUMOE_API const numoe_engine_info *numoe_engine_get_info(const numoe_engine *engine);
 
 /* Read bandwidth of the engine's own workers over memory of their own nodes, bytes/second, all
- * workers together. Measured on the first call (about 0.3 s), remembered afterwards; 0 where there was no
- * memory to measure with (a warning is logged). */
+ * workers together. Measured on the first call (about 0.3 s; more where caches are large), the same
+ * afterwards; 0 where there was no memory to measure with (a warning is logged). */
 NUMOE_API double numoe_engine_bandwidth(numoe_engine *engine);
 
 /* Changes the mode, from the next step on; sessions stay as they are. A KV cache is copied to where
@@ -238,13 +247,13 @@ NUMOE_API numoe_status numoe_engine_set_mode(numoe_engine *engine, numoe_mode mo
 /* The mode of the last step: never AUTO. */
 NUMOE_API numoe_mode numoe_engine_mode(const numoe_engine *engine);
 
-/* What is planned for: an engine's parameters, or what is not here. */
+/* What is planned for: an engine's parameters, or what is not here. The plan's probe, of the model's own
+ * types, takes about a second and is not remembered; engine.no_probe leaves it out as well. */
 typedef struct numoe_plan_params {
     numoe_engine_params engine;
     const char *geometry; /* instead of engine.model_path: "deepseek-v3", or the beginning of a name */
     const char *type;     /* of its weights; NULL: "Q4_K_M" */
     const char *gpu;      /* NULL, or one that would be there: "24GiB,1008GB/s,pcie4x16" */
-    bool no_probe;        /* nothing is measured */
 } numoe_plan_params;
 
 /* Writes to `out` how numoe_engine_open() would place the model, and why: in words, or as

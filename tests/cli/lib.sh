@@ -11,6 +11,11 @@ tmp=$(mktemp -d) || exit 1
 trap 'rm -rf "$tmp"' EXIT
 bad=0
 
+# The same choices each time, and nothing of the user's: tests/cli/tune.sh says otherwise.
+NUMOE_PROBE=off
+XDG_CACHE_HOME=$tmp/cache
+export NUMOE_PROBE XDG_CACHE_HOME
+
 complain()
 {
     echo "FAILED: $*"

@@ -16,6 +16,13 @@
 #define TEST_HAS_SHADOW_MEMORY 0
 #endif
 
+/* Engines choose the same each time, and the user's cache is not touched: a test of either says so. */
+__attribute__((constructor)) static inline void test_probe_nothing(void)
+{
+    setenv("NUMOE_PROBE", "off", 0);
+    setenv("XDG_CACHE_HOME", "/nonexistent", 1);
+}
+
 static inline const char *test_srcdir(void)
 {
     const char *dir = getenv("NUMOE_TEST_SRCDIR");
