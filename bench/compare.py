@@ -12,7 +12,8 @@ the same process. A process of its own for each measurement.
                      [--prompt-words 300]
 
 ik_llama.cpp reads DeepSeek files only in the older form with one attn_kv_b tensor: --ik-model names
-such a file. --csv appends the single measurements to a file.
+such a file. --csv appends the single measurements to a file. kt-kernel has no whole models: bench/layer.py
+compares a single layer with it.
 """
 
 import argparse

@@ -5,4 +5,4 @@ EXTRA_DIST += bench/inputs.h bench/limits.h bench/matrices.h bench/peaks.h
 EXTRA_PROGRAMS += $(bench_programs)
 
 bench: $(bench_programs)
-EXTRA_DIST += bench/compare.py bench/batch.py bench/peers.py bench/perplexity.py bench/gpu.sh bench/predict
+EXTRA_DIST += bench/compare.py bench/batch.py bench/layer.py bench/peers.py bench/perplexity.py bench/gpu.sh bench/predict
