@@ -9,7 +9,7 @@
 #define TILE_FLOATS     4096u /* 16 KiB: half of a small first cache */
 #define VALUE_POSITIONS (TILE_FLOATS / ATTN_COLUMNS)
 #define TILE_QUERIES    4u /* that go over a tile of keys together, as in the kernels */
-#define FEW_QUERIES     4u /* up to here, kernels convert f16 no more often than a tile would */
+#define FEW_QUERIES     8u /* up to here, kernels that convert f16 themselves are faster */
 
 /* Rows that kernels read: of the cache itself or of the scratch. */
 struct tile {
@@ -62,6 +62,12 @@ static void make_floats(const struct kern *kern, enum kv_type type, const uint8_
     }
 }
 
+/* Whether kernels go over the cache itself, all positions at once. */
+static bool is_direct(const struct attn_block *b)
+{
+    return b->rows.type != KV_Q8_0 && b->n_token * b->n_head <= FEW_QUERIES;
+}
+
 static struct tile tile_of(const struct attn_block *b, const struct attn_scratch *scratch,
                            const uint8_t *rows, size_t row_bytes, unsigned n_pos, unsigned n)
 {
@@ -69,7 +75,7 @@ static struct tile tile_of(const struct attn_block *b, const struct attn_scratch
     if (type == KV_F32) {
         return (struct tile){rows, false, row_bytes / sizeof(float)};
     }
-    if (type == KV_F16 && b->n_token * b->n_head <= FEW_QUERIES) {
+    if (is_direct(b)) {
         return (struct tile){rows, true, row_bytes / sizeof(uint16_t)};
     }
     make_floats(b->kern, type, rows, row_bytes, n_pos, n, scratch->tile);
@@ -98,14 +104,16 @@ static void score_keys(const struct attn_block *b, const struct attn_scratch *sc
 {
     const struct attn_rows *rows = &b->rows;
     const float *q = gather_queries(b, scratch);
-    const unsigned n_query = b->n_token * b->n_head, most = key_positions(rows->n_key);
+    const unsigned n_query = b->n_token * b->n_head;
+    const unsigned most = is_direct(b) ? KV_CHUNK : key_positions(rows->n_key);
+    const unsigned step = is_direct(b) ? n_query : TILE_QUERIES;
     for (unsigned p = span->lo, n; p < span->hi; p += n) {
         n = MIN(most, span->hi - p);
         const struct tile k =
             tile_of(b, scratch, rows->keys + p * rows->key_bytes, rows->key_bytes, n, rows->n_key);
-        for (unsigned i = 0; i < n_query; i += TILE_QUERIES) {
-            b->kern->attn_qk(q + (size_t)i * rows->n_key, rows->n_key,
-                             MIN(TILE_QUERIES, n_query - i), k.rows, k.is_f16, k.ld, n, rows->n_key,
+        for (unsigned i = 0; i < n_query; i += step) {
+            b->kern->attn_qk(q + (size_t)i * rows->n_key, rows->n_key, MIN(step, n_query - i),
+                             k.rows, k.is_f16, k.ld, n, rows->n_key,
                              scratch->score + (size_t)i * KV_CHUNK + p, KV_CHUNK);
         }
     }
@@ -146,9 +154,10 @@ static void sum_columns(const struct attn_block *b, const struct attn_scratch *s
     const struct attn_rows *rows = &b->rows;
     const uint8_t *values = rows->values + kv_row_bytes(rows->type, i0);
     const unsigned n_query = b->n_token * b->n_head;
+    const unsigned most = is_direct(b) ? KV_CHUNK : VALUE_POSITIONS;
     memset(scratch->sum, 0, (size_t)n_query * n * sizeof(float));
     for (unsigned p = span->lo, end; p < span->hi; p = end) {
-        end = MIN(p + VALUE_POSITIONS, span->hi);
+        end = MIN(p + most, span->hi);
         const struct tile v =
             tile_of(b, scratch, values + p * rows->value_bytes, rows->value_bytes, end - p, n);
         if (p >= span->lo_all && end <= span->hi_all) {
