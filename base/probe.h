@@ -34,7 +34,8 @@
     X(STEP, "step")                  /* the caller's: workers work */                              \
     X(GPU_RESULT, "wait for result") /* likewise: for what a GPU does after the last hand-off */   \
     X(SAMPLING, "sampling")          /* likewise: a token is chosen and said */                    \
-    X(BATCH, "batch")                /* likewise: sessions are put together, results handed out */
+    X(BATCH, "batch")                /* likewise: sessions are put together, results handed out */ \
+    X(COPYING, "copying experts")    /* likewise: between steps, to other nodes */
 
 enum probe_stage {
 #define PROBE_ENUM(name, text) PROBE_##name,

@@ -3,11 +3,11 @@
  *
  * Counts fade: they are halved every HALF_LIFE choices of an expert, on average, so that what was
  * used long ago is forgotten, and chance evens out. All numbers of tokens are given in that unit,
- * choices of an expert on average, because that is what decides how well counts are known: with 8 of
- * 128 experts one such choice is 16 tokens.
+ * choices of an expert on average, because that is what decides how well counts are known: with 8
+ * of 128 experts one such choice is 16 tokens.
  *
- * Copying takes COPY_PART of the time of steps, in pieces that are never longer than PIECE_MAX_NS, or
- * than that part of the last step where that is more: no token waits for longer.
+ * Copying takes COPY_PART of the time of steps, in pieces that are never longer than PIECE_MAX_NS,
+ * or than that part of the last step where that is more: no token waits for longer.
  */
 #include "runtime/adapt.h"
 
@@ -31,13 +31,14 @@ struct adapt {
     struct store *store;
     bool follow, is_changing, is_done;
     unsigned n_layer, n_expert, n_used;
-    uint64_t *expert_bytes;    /* [n_layer] 0: no experts */
-    uint64_t *seen;            /* [n_layer, n_expert] counts at the last look */
-    double *count, *n_token;   /* [n_layer, n_expert], [n_layer] as far as not faded */
-    uint64_t *first, *wanted;  /* [n_layer, n_expert] nodes (bits) */
-    struct replica_rank *heap; /* [n_layer * n_expert] */
-    uint64_t *copied_from;     /* [n_layer, n_expert] count when it got its first further copy */
-    uint64_t n_copied_before;  /* choices of copies that are gone */
+    uint64_t *expert_bytes;     /* [n_layer] 0: no experts */
+    uint64_t *seen;             /* [n_layer, n_expert] counts at the last look */
+    double *count, *n_token;    /* [n_layer, n_expert], [n_layer] as far as not faded */
+    bool *left_out;             /* [n_layer, n_expert] */
+    uint64_t *first, *wanted;   /* [n_layer, n_expert] nodes (bits) */
+    struct replica_rank *heap;  /* [n_layer * n_expert] */
+    uint64_t *copied_from;      /* [n_layer, n_expert] count when it got its first further copy */
+    uint64_t n_copied_before;   /* choices of copies that are gone */
     size_t next[TOPO_MAX_NODE]; /* where the search for what to copy there goes on */
     double look_tokens;         /* since the last look */
     double credit_ns;           /* of time for copying */
@@ -65,6 +66,7 @@ static numoe_status init(struct adapt *a, numoe_error *err)
     FORWARD_IF(mem_new(&a->seen, n, sizeof *a->seen, what, err));
     FORWARD_IF(mem_new(&a->count, n, sizeof *a->count, what, err));
     FORWARD_IF(mem_new(&a->n_token, a->n_layer, sizeof *a->n_token, what, err));
+    FORWARD_IF(mem_new(&a->left_out, n, sizeof *a->left_out, what, err));
     FORWARD_IF(mem_new(&a->first, n, sizeof *a->first, what, err));
     FORWARD_IF(mem_new(&a->wanted, n, sizeof *a->wanted, what, err));
     FORWARD_IF(mem_new(&a->heap, n, sizeof *a->heap, what, err));
@@ -105,11 +107,17 @@ void adapt_free(struct adapt *a)
     mem_free(a->heap);
     mem_free(a->wanted);
     mem_free(a->first);
+    mem_free(a->left_out);
     mem_free(a->n_token);
     mem_free(a->count);
     mem_free(a->seen);
     mem_free(a->expert_bytes);
     mem_free(a);
+}
+
+void adapt_leave_out(struct adapt *a, unsigned il, unsigned ie, bool out)
+{
+    a->left_out[(size_t)il * a->n_expert + ie] = out;
 }
 
 /* ------------------------------------------------------------------ looking */
@@ -154,7 +162,7 @@ static void choose(struct adapt *a)
         a->next[in] = 0;
     }
     for (size_t i = 0; i < (size_t)a->n_layer * a->n_expert; i++) {
-        a->first[i] = store->holders[i] & ~r->copies[i];
+        a->first[i] = a->left_out[i] ? UINT64_MAX : store->holders[i] & ~r->copies[i];
     }
     const struct replica_problem problem = {
         .n_layer = a->n_layer,

@@ -12,16 +12,19 @@
 struct adapt;
 
 struct adapt_totals {
-    uint64_t n_place;         /* copies that there is memory for */
+    uint64_t n_place;           /* copies that there is memory for */
     uint64_t n_made, n_swapped; /* copies made; of them in place of others */
     uint64_t copied_bytes, copy_ns;
 };
 
-/* For a store whose replicas may change. follow: for good, with what was used last; otherwise places
- * are filled once, as soon as it is known with what. */
+/* For a store whose replicas may change. follow: for good, with what was used last; otherwise
+ * places are filled once, as soon as it is known with what. */
 numoe_status adapt_new(const struct model *model, struct store *store, bool follow,
                        struct adapt **out, numoe_error *err);
 void adapt_free(struct adapt *a); /* NULL is allowed */
+
+/* An expert that is computed elsewhere, whatever its count, and needs no copies. Between steps. */
+void adapt_leave_out(struct adapt *a, unsigned il, unsigned ie, bool out);
 
 /* Before a step: copies, if there is something to copy and it is time to. count [n_layer, n_expert]
  * as experts_counts(); it is asked for only when it is looked at. */

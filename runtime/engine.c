@@ -265,7 +265,6 @@ static numoe_status load_weights(numoe_engine *e, const numoe_engine_params *par
                             params->progress, params->progress_arg, &e->store, err);
     }
     e->placement_mode = place.plan->mode;
-    e->lanes_pay = place.plan->lanes_pay;
     for (unsigned in = 0; in < place.machine.n_node; in++) {
         e->taken_bytes[in] = place.plan->node_bytes[in] + placement_reserved(place.plan, in) +
                              place.machine.node[in].buffer_bytes;
@@ -344,6 +343,7 @@ static numoe_status engine_load(numoe_engine *e, const numoe_engine_params *para
     FORWARD_IF(e->store->replicas != NULL
                    ? adapt_new(e->model, e->store, params->adapt, &e->adapt, err)
                    : NUMOE_OK);
+    engine_adapt_beside_gpu(e);
     watch_begin(&e->watch, e->store, e->topo);
     fill_info(e, kv_type, clock_seconds() - start);
     log_opened(e);

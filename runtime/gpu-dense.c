@@ -111,6 +111,16 @@ numoe_status engine_await_gpu(numoe_engine *e, numoe_error *err)
     return load_missing(e, err);
 }
 
+void engine_adapt_beside_gpu(numoe_engine *e)
+{
+    const struct model_hparams *hp = &e->model->hp;
+    for (unsigned il = 0; e->adapt != NULL && il < hp->n_layer; il++) {
+        for (unsigned ie = 0; ie < hp->n_expert; ie++) {
+            adapt_leave_out(e->adapt, il, ie, e->gpu != NULL && gpu_has_expert(e->gpu, il, ie));
+        }
+    }
+}
+
 numoe_status engine_recover(numoe_engine *e, numoe_error *err)
 {
     numoe_error why = {.status = NUMOE_OK};
@@ -130,6 +140,7 @@ numoe_status engine_recover(numoe_engine *e, numoe_error *err)
         return status_context(err, status, "%s; the CPU cannot take over", why.text);
     }
     gpu_close(gpu);
+    engine_adapt_beside_gpu(e);
     e->info.gpu = NULL;
     return NUMOE_OK;
 }

@@ -15,6 +15,9 @@ bool engine_needs(const struct shape *s, const void *arg);
  * planned, the rest is loaded here. Before e->step is made. */
 numoe_status engine_await_gpu(numoe_engine *e, numoe_error *err);
 
+/* Experts that the program has need no copies on nodes: for e->adapt, if there is one. */
+void engine_adapt_beside_gpu(numoe_engine *e);
+
 /* After a failed step: the program is started again, or else all of the model is loaded and the
  * pools do everything from now on. Caches are empty afterwards. */
 numoe_status engine_recover(numoe_engine *e, numoe_error *err);

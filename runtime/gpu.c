@@ -465,6 +465,19 @@ bool gpu_has_routes(const struct gpu *g, unsigned il)
     return il < g->plan.n_dense_layer && (g->plan.layer[il].flags & EXCHANGE_LAYER_ROUTES);
 }
 
+bool gpu_has_expert(const struct gpu *g, unsigned il, unsigned ie)
+{
+    if (il >= g->plan.n_dense_layer) {
+        return false;
+    }
+    const struct exchange_layer *layer = &g->plan.layer[il];
+    uint32_t i = layer->hot0;
+    while (i < layer->hot1 && g->plan.hot[i] != ie) {
+        i++;
+    }
+    return i < layer->hot1;
+}
+
 unsigned gpu_n_hand(const struct gpu *g)
 {
     unsigned n = gpu_has_head(g) ? 0 : 1;

@@ -50,6 +50,7 @@ unsigned gpu_n_layer(const struct gpu *g);
 bool gpu_has_head(const struct gpu *g);
 bool gpu_has_hand(const struct gpu *g, unsigned il);
 unsigned gpu_n_hand(const struct gpu *g); /* of a step */
+bool gpu_has_expert(const struct gpu *g, unsigned il, unsigned ie);
 bool gpu_is_running(const struct gpu *g); /* false after a failed restart */
 unsigned gpu_max_tokens(const struct gpu *g);
 unsigned gpu_max_logits(const struct gpu *g);

@@ -64,7 +64,7 @@ static double seconds(uint64_t ns)
 static bool is_callers(enum probe_stage stage)
 {
     return stage == PROBE_STEP || stage == PROBE_SAMPLING || stage == PROBE_BATCH ||
-           stage == PROBE_GPU_RESULT;
+           stage == PROBE_GPU_RESULT || stage == PROBE_COPYING;
 }
 
 /* Mean seconds of workers [from, to), bytes of all of them. */

@@ -34,8 +34,8 @@ numoe_status numoe_session_new(numoe_engine *engine, unsigned n_ctx, numoe_sessi
     if (status != NUMOE_OK) {
         goto free_session;
     }
-    status =
-        kv_new(engine->model, engine->topo, engine->pools, engine->kv_type, s->n_ctx, &s->kv, err);
+    status = kv_new(engine->model, engine->topo, engine->pools, engine->kv_type, s->n_ctx, &s->kv,
+                    err);
     if (status != NUMOE_OK) {
         goto free_logits;
     }
@@ -490,7 +490,9 @@ numoe_status numoe_step(numoe_engine *engine, numoe_session *const *sessions, si
         probe_begin(engine->probe, PROBE_BATCH);
         watch_look(&engine->watch, engine->store, engine->topo, engine->pools);
         if (engine->adapt != NULL) {
+            probe_switch(engine->probe, PROBE_COPYING);
             adapt_look(engine->adapt, engine->pools, counts_of, engine);
+            probe_switch(engine->probe, PROBE_BATCH);
         }
         FORWARD_IF(batch_run(engine, &batch, err));
     } while (generation != engine->generation || is_behind(sessions, n_session));

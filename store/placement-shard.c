@@ -13,7 +13,7 @@ struct expert_layer {
     const struct shape *shape[3]; /* gate, up, down; gate and up may be one in later formats */
     unsigned n_shape;
     uint64_t bytes; /* of one expert */
-    bool mapped; /* takes no room, so there is nothing to gain by copies either */
+    bool mapped;    /* takes no room, so there is nothing to gain by copies either */
 };
 
 struct deal {
@@ -68,16 +68,15 @@ static numoe_status put(struct deal *d, unsigned il, unsigned ie, unsigned in, b
 {
     const struct expert_layer *l = &d->layer[il];
     for (unsigned i = 0; i < l->n_shape; i++) {
-        FORWARD_IF(
-            placement_add(d->p, l->shape[i],
-                          (struct placement_slice){
-                              .node = in,
-                              .mat0 = ie,
-                              .mat1 = ie + 1,
-                              .row1 = l->shape[i]->n_row,
-                              .further = further,
-                          },
-                          err));
+        FORWARD_IF(placement_add(d->p, l->shape[i],
+                                 (struct placement_slice){
+                                     .node = in,
+                                     .mat0 = ie,
+                                     .mat1 = ie + 1,
+                                     .row1 = l->shape[i]->n_row,
+                                     .further = further,
+                                 },
+                                 err));
     }
     d->p->replica_bytes += further ? l->bytes : 0;
     return NUMOE_OK;
@@ -191,9 +190,8 @@ static void offer_next(struct choosing *c, unsigned il, unsigned ie)
     const unsigned nth = n_nodes(p->first[at] | c->wanted[at]) + 1;
     const unsigned n_there = n_nodes(p->first[at] | (p->now != NULL ? p->now[at] : 0));
     const double count = p->count[at];
-    const double worth = nth > n_there ? count
-                                       : count * (1 + REPLICA_MARGIN) +
-                                             REPLICA_DEVIATION * sqrt(count);
+    const double worth =
+        nth > n_there ? count : count * (1 + REPLICA_MARGIN) + REPLICA_DEVIATION * sqrt(count);
     if (count > 0 && nth <= p->n_node) {
         heap_push(c, (struct replica_rank){worth / p->n_token[il] / nth, il, ie, nth});
     }
@@ -211,8 +209,7 @@ static void spread_load(struct choosing *c, unsigned il, unsigned ie, double sig
     const size_t at = (size_t)il * c->p->n_expert + ie;
     const uint64_t holders = c->p->first[at] | c->wanted[at];
     for (unsigned in = 0; in < c->p->n_node; in++) {
-        c->load[in] +=
-            holders >> in & 1 ? sign * expert_cost(c->p, il, ie, n_nodes(holders)) : 0;
+        c->load[in] += holders >> in & 1 ? sign * expert_cost(c->p, il, ie, n_nodes(holders)) : 0;
     }
 }
 
@@ -221,7 +218,8 @@ static uint64_t bytes_of_copy(const struct replica_problem *p, unsigned il)
     return p->place_bytes > 0 ? p->place_bytes : p->expert_bytes[il];
 }
 
-/* Nodes (bits) that could have one more copy of the expert; those that have it, if they can keep it. */
+/* Nodes (bits) that could have one more copy of the expert; those that have it, if they can keep
+ * it. */
 static uint64_t nodes_for_copy(const struct choosing *c, const struct replica_rank *r)
 {
     const struct replica_problem *p = c->p;

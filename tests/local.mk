@@ -27,7 +27,8 @@ EXTRA_DIST += tests/unit/npy.h tests/unit/rig.h tests/unit/madeup.h
 EXTRA_DIST += tests/unit/segment.h tests/unit/sequences.h tests/unit/distance.h
 
 # ------------------------------------------------------------------ programs without Criterion
-plain_tests = tests/stress/stress-pool tests/stress/stress-exchange tests/gpu/test-program tests/fuzz/replay-gguf tests/fuzz/replay-tokenizer \
+plain_tests = tests/stress/stress-pool tests/stress/stress-exchange tests/stress/stress-replicas \
+	tests/gpu/test-program tests/fuzz/replay-gguf tests/fuzz/replay-tokenizer \
 	tests/fuzz/replay-jinja tests/fuzz/replay-imatrix tests/fuzz/replay-exchange tests/fuzz/replay-memo
 
 tests_fuzz_replay_gguf_SOURCES = tests/fuzz/replay.c tests/fuzz/fuzz-gguf.c

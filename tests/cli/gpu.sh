@@ -86,6 +86,22 @@ expect 2 "GPU 1 is not there, or named twice" env NUMOE_EMU_DEVICES=3 "$numoe" r
 expect 2 'names 2 GPUs: .* works with 1 at a time' env NUMOE_EMU_DEVICES=3 NUMOE_EMU_AT_ONCE=1 \
     "$numoe" run -q --gpu emu --gpu-devices 0,2 -n 1 -p x
 
+# ---- copies on nodes are for experts that the GPU has not
+two='pack:2 [numa(memory=8GiB)] core:2 pu:1'
+head -c 1500 "$src/README.md" >"$tmp/long"
+for part in 50% 100%; do
+    "$numoe" run -q --temp 0 -n 8 -f "$tmp/long" --gpu emu --gpu-experts $part >"$tmp/want" </dev/null
+    "$numoe" run --temp 0 -n 8 -f "$tmp/long" --chunk 32 --gpu emu --gpu-experts $part --topology "$two" \
+        --placement shard --replica-budget 10% --adapt >"$tmp/out" 2>"$tmp/err" </dev/null
+    grep -q 'a GPU keeps the experts that it begins with' "$tmp/err" || complain 'not said: the GPU'
+    grep -o '[0-9]* cop.* made' "$tmp/err" >"$tmp/made"
+    cmp -s "$tmp/want" "$tmp/out" || complain "--adapt beside a GPU: another text: $(cat "$tmp/err")"
+    case $part,$(cat "$tmp/made") in
+    50%,[1-9]* | 100%,0*) ;;
+    *) complain "$part of the experts on the GPU: $(cat "$tmp/made") $(cat "$tmp/err")" ;;
+    esac
+done
+
 # ---- which GPU
 NUMOE_EMU_DEVICES=3 NUMOE_EMU_AT_ONCE=1
 export NUMOE_EMU_DEVICES NUMOE_EMU_AT_ONCE
