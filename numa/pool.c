@@ -40,12 +40,12 @@ struct pool_patience {
     struct gate_patience barrier, idle;
 };
 
-/* A wait begins with spinning, for this part of it: what is waited for usually comes soon. */
-#define SPIN_PART 10u
+/* A wait begins with spinning: what is waited for usually comes soon. Then others may have the CPU. */
+#define SPIN_NS 20000u
 #define PATIENCE(sleep_ns)                                                                         \
     {                                                                                              \
-        .barrier = {.spin_ns = (sleep_ns) * 3 / 2 / SPIN_PART, .yield_ns = (sleep_ns) * 3 / 2},    \
-        .idle = {.spin_ns = (sleep_ns) / SPIN_PART, .yield_ns = (sleep_ns)},                       \
+        .barrier = {.spin_ns = SPIN_NS / 2 * 3, .yield_ns = (sleep_ns) / 2 * 3},                   \
+        .idle = {.spin_ns = SPIN_NS, .yield_ns = (sleep_ns)},                                      \
     }
 static const struct pool_patience usual = PATIENCE(POOL_SLEEP_NS);
 static const struct pool_patience crowded = {.barrier = {.spin_ns = 0, .yield_ns = 20000},

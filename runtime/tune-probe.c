@@ -7,9 +7,8 @@
 
 #include "base/clock.h"
 #include "base/log.h"
-#include "base/median.h"
 
-#define N_WAKE      9
+#define N_WAKE      15
 #define DUEL_NS     UINT64_C(80000000) /* for each candidate */
 #define MANY_CORES  4u                 /* of a node: with fewer none can be spared */
 #define FEWER_FIRST 75u                /* percent */
@@ -29,16 +28,18 @@ static uint64_t run_ns(struct pools *pools)
     return clock_ns() - begin_ns;
 }
 
+/* The shortest of several: what others do with the CPUs lengthens it, and would be taken for a slow
+ * wake-up, for which workers would keep the CPUs from them even more. */
 uint64_t tune_probe_wake(struct pools *pools)
 {
-    uint64_t asleep[N_WAKE], awake[N_WAKE];
+    uint64_t asleep_ns = UINT64_MAX, awake_ns = UINT64_MAX;
     for (unsigned i = 0; i < N_WAKE; i++) {
         nanosleep(&(struct timespec){.tv_nsec = 5 * POOL_SLEEP_NS}, NULL);
-        asleep[i] = run_ns(pools);
-        awake[i] = run_ns(pools);
+        const uint64_t slow_ns = run_ns(pools), quick_ns = run_ns(pools);
+        asleep_ns = MIN(asleep_ns, slow_ns);
+        awake_ns = MIN(awake_ns, quick_ns);
     }
-    const uint64_t slow = median_u64(asleep, N_WAKE), quick = median_u64(awake, N_WAKE);
-    return slow - MIN(slow, quick);
+    return asleep_ns - MIN(asleep_ns, awake_ns);
 }
 
 /* ------------------------------------------------------------------ workers */

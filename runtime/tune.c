@@ -23,7 +23,7 @@
 #define DECODE_PART 0.8
 #define MUST_WIN    0.97
 
-#define MAX_SLEEP_NS 2000000u
+#define MAX_SLEEP_NS 1000000u
 
 enum open_item { OPEN_WORKERS = 1, OPEN_SLEEP = 2, OPEN_PAGES = 4 };
 
@@ -44,12 +44,11 @@ unsigned tuning_choose_workers(const struct tuning_candidate *candidate, unsigne
     return percent;
 }
 
-/* Who waits awake for as long as waking takes has, when it sleeps then, lost twice the least that
- * was possible; four times that is spent once between two runs, and keeps meetings of uneven work
- * awake. */
+/* Who waits awake for as long as waking takes, and sleeps then, loses at most twice the least that
+ * was possible. Twice as long: between two steps the caller has something to do as well. */
 uint32_t tuning_choose_sleep(uint64_t wake_ns)
 {
-    return (uint32_t)MIN(MAX(4 * wake_ns, POOL_SLEEP_NS), MAX_SLEEP_NS);
+    return (uint32_t)MIN(MAX(2 * wake_ns, POOL_SLEEP_NS), MAX_SLEEP_NS);
 }
 
 /* ------------------------------------------------------------------ the key */

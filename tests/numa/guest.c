@@ -12,7 +12,12 @@
  *
  *   guest balance
  *
- * reads from node 0 what was bound to node 1 while the kernel balances (status 77: it cannot).
+ * reads from node 0 what was bound to node 1 while the kernel balances (status 77: it cannot). Or, where
+ * cores have two hardware threads:
+ *
+ *   guest tune
+ *
+ * has the number of workers chosen by a probe, and starts as many as there are hardware threads.
  *
  * Traps of kernels, hwloc and libnuma that were met on such machines, and what tests them here
  * (guest.c, check-numa) or on made-up machines (tests/unit):
@@ -51,6 +56,7 @@
 #include <glob.h>
 #include <numaif.h>
 #include <sched.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -66,6 +72,7 @@
 #include "numa/bandwidth.h"
 #include "numa/pool.h"
 #include "numa/room.h"
+#include "runtime/tune.h"
 
 #define MIB        ((size_t)1 << 20)
 #define FILL_BYTES (24 * MIB)
@@ -538,6 +545,65 @@ static int watch(const char *model)
     return n_bad > 0;
 }
 
+/* ------------------------------------------------------------------ workers by a probe */
+
+static void note_cpu(struct worker *w, void *arg)
+{
+    _Atomic uint64_t *seen = arg; /* [n_node] */
+    atomic_fetch_or(&seen[w->in], UINT64_C(1) << sched_getcpu());
+}
+
+/* As many workers as hardware threads: every one on its own, and on its node. */
+static void check_smt(const struct topo *topo)
+{
+    const struct tuning smt = {.workers_percent = 200};
+    _Atomic uint64_t seen[TOPO_MAX_NODE] = {0};
+    struct pools *pools;
+    numoe_error err = {.text = ""};
+    bool good = pools_new(topo, tuning_workers(&smt, topo, 0), &pools, &err) == NUMOE_OK;
+    if (good) {
+        pools_run(pools, note_cpu, seen);
+        for (unsigned in = 0; in < topo->n_node; in++) {
+            uint64_t own = 0;
+            for (unsigned i = 0; i < topo->node[in].n_pu; i++) {
+                own |= UINT64_C(1) << topo->node[in].pu[i];
+            }
+            good = good && seen[in] == own;
+        }
+        pools_free(pools);
+    }
+    ok(good, "two workers for each core have a hardware thread each", err.text);
+}
+
+static int tune(void)
+{
+    struct tuning first, second;
+    struct topo *topo;
+    numoe_engine_params params;
+    numoe_error err;
+    setenv("NUMOE_PROBE", "auto", 1);
+    numoe_log_set(keep_log, NULL, NUMOE_LOG_INFO);
+    numoe_engine_params_init(&params);
+    if (topo_load(NULL, &topo, &err) != NUMOE_OK ||
+        tuning_open(&params, true, topo, &first, &err) != NUMOE_OK ||
+        tuning_open(&params, true, topo, &second, &err) != NUMOE_OK) {
+        printf("Bail out! %s\n", err.text);
+        return 1;
+    }
+    ok(strstr(logged, "8 workers on 4 cores take") != NULL, "hardware threads are tried", logged);
+    ok(first.source == TUNING_MEASURED, "it is measured", first.text);
+    ok(first.workers_percent == 100 || first.workers_percent == 200, "one of them is chosen",
+       first.text);
+    ok(second.source == TUNING_REMEMBERED && second.workers_percent == first.workers_percent,
+       "it is remembered", second.text);
+    check_smt(topo);
+    tuning_close(&first);
+    tuning_close(&second);
+    topo_free(topo);
+    printf("1..%u\n", n_test);
+    return n_bad > 0;
+}
+
 int main(int argc, char **argv)
 {
     struct topo *topo;
@@ -549,10 +615,14 @@ int main(int argc, char **argv)
     if (argc == 2 && strcmp(argv[1], "balance") == 0) {
         return balance();
     }
+    if (argc == 2 && strcmp(argv[1], "tune") == 0) {
+        return tune();
+    }
     if (argc < 5) {
         fprintf(stderr, "usage: guest NODES MEMORY-NODES CORES FAR-CORES [limit]\n"
                         "       guest watch MODEL\n"
-                        "       guest balance\n");
+                        "       guest balance\n"
+                        "       guest tune\n");
         return 2;
     }
     if (topo_load(NULL, &topo, &err) != NUMOE_OK || topo->n_core > MAX_WORKER ||
