@@ -26,13 +26,49 @@ static void print_nodes(const struct place *p, FILE *out)
     }
 }
 
-static void print_plan(const struct place *p, FILE *out)
+static void print_memory(const struct place *p, FILE *out)
 {
     const struct placement *plan = p->plan;
+    const uint64_t mapped = shapes_mapped_bytes(&p->shapes);
+    fprintf(out, "memory      %.2f GB of weights", (double)plan->total_bytes * 1e-9);
+    if (plan->replica_bytes > 0) {
+        fprintf(out, ", of them %.2f GB further copies of experts",
+                (double)plan->replica_bytes * 1e-9);
+    }
+    if (placement_reserved_all(plan) > 0) {
+        fprintf(out, "; %.2f GB kept free for copies of experts",
+                (double)placement_reserved_all(plan) * 1e-9);
+    }
+    if (mapped > 0) {
+        fprintf(out, "; %.2f GB of experts stay in the file", (double)mapped * 1e-9);
+    }
+}
+
+static void print_replicas(const struct placement *plan, FILE *out)
+{
     unsigned n_place = 0;
     for (unsigned in = 0; in < plan->n_node; in++) {
         n_place += plan->n_place[in];
     }
+    if (n_place > 0) {
+        fprintf(out,
+                "\nreplicas    places for %u copies of experts, filled with the most used while "
+                "the model runs",
+                n_place);
+    }
+    if (plan->n_replicated > 0) {
+        fprintf(out, "\nreplicas    %u of %u experts on several nodes serve %.0f %% of choices",
+                plan->n_replicated, plan->n_expert, plan->replica_share * 100);
+    }
+    if (plan->mode == NUMOE_PLACEMENT_SHARD && plan->imbalance > 0) {
+        fprintf(out, "\nimbalance   the busiest node has %.2f times its part of a token's experts",
+                plan->imbalance);
+    }
+}
+
+static void print_plan(const struct place *p, FILE *out)
+{
+    const struct placement *plan = p->plan;
     fprintf(out, "model       %s: %s, %u layers", p->shapes.model_name, p->shapes.arch,
             p->shapes.n_layer);
     if (p->shapes.n_expert > 0) {
@@ -47,31 +83,8 @@ static void print_plan(const struct place *p, FILE *out)
         fprintf(out, "            %.1f tokens/s for %u sequences, one on each node\n",
                 plan->lanes_tokens_per_s, plan->n_node);
     }
-    fprintf(out, "memory      %.2f GB of weights", (double)plan->total_bytes * 1e-9);
-    if (plan->replica_bytes > 0) {
-        fprintf(out, ", of them %.2f GB further copies of experts",
-                (double)plan->replica_bytes * 1e-9);
-    }
-    if (placement_reserved_all(plan) > 0) {
-        fprintf(out, "; %.2f GB kept free for copies of experts",
-                (double)placement_reserved_all(plan) * 1e-9);
-    }
-    const uint64_t mapped = shapes_mapped_bytes(&p->shapes);
-    if (mapped > 0) {
-        fprintf(out, "; %.2f GB of experts stay in the file", (double)mapped * 1e-9);
-    }
-    if (n_place > 0) {
-        fprintf(out, "\nreplicas    places for %u copies of experts, filled with the most used while "
-                     "the model runs", n_place);
-    }
-    if (plan->n_replicated > 0) {
-        fprintf(out, "\nreplicas    %u of %u experts on several nodes serve %.0f %% of choices",
-                plan->n_replicated, plan->n_expert, plan->replica_share * 100);
-    }
-    if (plan->mode == NUMOE_PLACEMENT_SHARD && plan->imbalance > 0) {
-        fprintf(out, "\nimbalance   the busiest node has %.2f times its part of a token's experts",
-                plan->imbalance);
-    }
+    print_memory(p, out);
+    print_replicas(plan, out);
     print_nodes(p, out);
 }
 
