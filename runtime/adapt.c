@@ -29,7 +29,7 @@
 
 struct adapt {
     struct store *store;
-    bool follow, is_changing, is_done;
+    bool follow, has_chosen, is_changing, is_done;
     unsigned n_layer, n_expert, n_used;
     uint64_t *expert_bytes;     /* [n_layer] 0: no experts */
     uint64_t *seen;             /* [n_layer, n_expert] counts at the last look */
@@ -44,6 +44,7 @@ struct adapt {
     double credit_ns;           /* of time for copying */
     uint64_t step_ns;           /* of the last step */
     struct adapt_totals totals;
+    uint64_t n_told; /* copies made, when that was logged last */
 };
 
 /* ------------------------------------------------------------------ set-up */
@@ -128,10 +129,11 @@ static double choices_of(const struct adapt *a, double n_token)
     return n_token * a->n_used / a->n_expert;
 }
 
-/* What was chosen since the last look joins what has faded since. */
+/* What was chosen since the last look joins what has faded since; before the first copies, nothing
+ * fades. */
 static void count_choices(struct adapt *a, const uint64_t *count)
 {
-    const double fade = exp2(-choices_of(a, a->look_tokens) / HALF_LIFE);
+    const double fade = a->has_chosen ? exp2(-choices_of(a, a->look_tokens) / HALF_LIFE) : 1;
     memset(a->n_token, 0, a->n_layer * sizeof *a->n_token);
     for (size_t i = 0; i < (size_t)a->n_layer * a->n_expert; i++) {
         a->count[i] = a->count[i] * fade + (double)(count[i] - a->seen[i]);
@@ -179,7 +181,7 @@ static void choose(struct adapt *a)
         .now = r->copies,
     };
     placement_choose_replicas(&problem, a->heap, a->wanted);
-    a->is_changing = true;
+    a->has_chosen = a->is_changing = true;
 }
 
 /* ------------------------------------------------------------------ changing */
@@ -272,7 +274,8 @@ static void change(struct adapt *a, struct pools *pools)
     a->credit_ns -= (double)took_ns;
     a->is_changing = more;
     a->is_done = !more && !a->follow;
-    if (!more) {
+    if (!more && a->totals.n_made > a->n_told) {
+        a->n_told = a->totals.n_made;
         log_info("%llu copies of experts made until now, %llu in place of others",
                  (unsigned long long)a->totals.n_made, (unsigned long long)a->totals.n_swapped);
     }
