@@ -15,4 +15,6 @@ void kern_avx512bw_fill(struct kern *kern); /* AVX-512 F, BW, VL, DQ: with KERN_
 void kern_avx512_fill(struct kern *kern);   /* AVX-512 VNNI and the above: with KERN_HAVE_AVX512 */
 void kern_amx_fill(struct kern *kern); /* AMX tiles of int8 and the above: with KERN_HAVE_AMX */
 
+bool kern_cpu_has_vbmi(void); /* AVX-512 VBMI, for a part of the AVX-512 table */
+
 #endif

@@ -30,6 +30,20 @@ static bool cpu_has_avx2(void)
 }
 #endif
 
+#ifdef KERN_EMULATED
+/* Configured for tests: what goes beyond AVX2 is in C (tests/emulate), tiles included. */
+#define cpu_has_avxvnni  cpu_has_avx2
+#define cpu_has_avx512bw cpu_has_avx2
+#define cpu_has_avx512   cpu_has_avx2
+#define cpu_has_amx      cpu_has_avx2
+#define permit_tiles     NULL
+
+bool kern_cpu_has_vbmi(void)
+{
+    return true;
+}
+#else
+
 #ifdef KERN_HAVE_AVXVNNI
 #define CPUID_AVX_VNNI (1u << 4) /* leaf 7, subleaf 1 */
 
@@ -53,6 +67,11 @@ static bool cpu_has_avx512bw(void)
 static bool cpu_has_avx512(void)
 {
     return cpu_has_avx512bw() && __builtin_cpu_supports("avx512vnni");
+}
+
+bool kern_cpu_has_vbmi(void)
+{
+    return __builtin_cpu_supports("avx512vbmi");
 }
 #endif
 
@@ -91,6 +110,7 @@ static int permit_tiles(void)
     return syscall(SYS_arch_prctl, PERMISSION_CALL, TILE_DATA) == 0 ? 0 : errno;
 }
 #endif
+#endif /* KERN_EMULATED */
 
 static bool always(void)
 {

@@ -36,12 +36,15 @@ AC_DEFUN([NUMOE_WITH], [
 # Automake conditional) and VARIABLE_FLAGS; whether the processor has it is asked at run time.
 AC_DEFUN([NUMOE_ISA], [
   AC_REQUIRE([NUMOE_OPTION_ISA])
+  AC_REQUIRE([NUMOE_OPTION_EMULATED_ISA])
   numoe_isa_ok=no
+  numoe_isa_flags="$3"
+  AS_IF([test "x$with_emulated_isa" != xno && test $1 != avx2], [numoe_isa_flags=$EMULATED_FLAGS])
   AS_CASE([$host_cpu:,$with_isa,], [x86_64:*,all,*|amd64:*,all,*|x86_64:*,$1,*|amd64:*,$1,*], [
     AC_MSG_CHECKING([whether $CC can make $1 code])
     numoe_saved_CFLAGS=$CFLAGS
-    CFLAGS="$CFLAGS $3"
-    AC_LINK_IFELSE([AC_LANG_SOURCE([[
+    CFLAGS="$CFLAGS $numoe_isa_flags"
+    AC_COMPILE_IFELSE([AC_LANG_SOURCE([[
 #include <immintrin.h>
 int main(void)
 {
@@ -53,7 +56,19 @@ int main(void)
     [AC_DEFINE([KERN_HAVE_$2], [1], [$1 kernels are built])
      numoe_isa_built="$numoe_isa_built $1"])
   AM_CONDITIONAL([KERN_HAVE_$2], [test $numoe_isa_ok = yes])
-  AC_SUBST([$2_FLAGS], ["$3"])
+  AC_SUBST([$2_FLAGS], [$numoe_isa_flags])
+])
+
+# Where instructions are calls of functions that AVX2 executes: tests/emulate.
+AC_DEFUN([NUMOE_OPTION_EMULATED_ISA], [
+  AC_ARG_WITH([emulated-isa],
+    [AS_HELP_STRING([--with-emulated-isa],
+      [for tests on a processor with AVX2: the instructions beyond that in C, very slow])],
+    [], [with_emulated_isa=no])
+  AS_IF([test "x$with_emulated_isa" != xno],
+    [EMULATED_FLAGS="-mavx2 -mfma -mf16c -Wno-psabi -I$srcdir/tests/emulate -I$srcdir"
+     AC_DEFINE([KERN_EMULATED], [1], [instructions beyond AVX2 are emulated, for tests])])
+  AM_CONDITIONAL([EMULATED_ISA], [test "x$with_emulated_isa" != xno])
 ])
 
 AC_DEFUN([NUMOE_OPTION_ISA], [

@@ -26,6 +26,13 @@ EXTRA_DIST += tests/unit/ggufbuild.h tests/unit/tinymodel.h
 EXTRA_DIST += tests/unit/npy.h tests/unit/rig.h tests/unit/madeup.h
 EXTRA_DIST += tests/unit/segment.h tests/unit/sequences.h tests/unit/distance.h
 
+# ------------------------------------------------------------------ instruction sets in C
+# --with-emulated-isa: kernels are compiled against these headers.
+EXTRA_DIST += tests/emulate/immintrin.h tests/emulate/avx512.h tests/emulate/amx.h
+if EMULATED_ISA
+core_sources += tests/emulate/amx.c
+endif
+
 # ------------------------------------------------------------------ programs without Criterion
 plain_tests = tests/stress/stress-pool tests/stress/stress-exchange tests/stress/stress-replicas \
 	tests/gpu/test-program tests/fuzz/replay-gguf tests/fuzz/replay-tokenizer \

@@ -11,7 +11,7 @@ void kern_avx512_fill(struct kern *kern)
     avx512_fill_quant_k(kern);
     avx512_fill_quant_kmin(kern);
 #ifndef AVX512_NO_VNNI
-    if (__builtin_cpu_supports("avx512vbmi")) {
+    if (kern_cpu_has_vbmi()) {
         avx512_fill_quant_iq(kern);
     }
 #endif

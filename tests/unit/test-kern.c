@@ -17,6 +17,14 @@
 
 /* ------------------------------------------------------------------ the choice */
 
+#ifdef KERN_EMULATED
+/* Whatever AVX2 can stand for. */
+static bool cpu_has_flag(const char *flag)
+{
+    (void)flag;
+    return __builtin_cpu_supports("avx2");
+}
+#else
 static bool cpu_has_flag(const char *flag)
 {
     char line[8192], name[64];
@@ -32,6 +40,7 @@ static bool cpu_has_flag(const char *flag)
     }
     return found;
 }
+#endif
 
 #ifdef KERN_HAVE_AVX2
 #define BUILT_AVX2 true
@@ -114,7 +123,7 @@ Test(kern, isa_can_be_forced)
     }
 }
 
-#ifdef KERN_HAVE_AMX
+#if defined(KERN_HAVE_AMX) && !defined(KERN_EMULATED)
 /* From now on the system refuses this process the tiles of AMX. */
 static void refuse_tiles(void)
 {
