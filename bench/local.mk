@@ -1,5 +1,5 @@
 # Benches are built by `make bench`, not by `all`. Each is one file: bench/X from bench/X.c.
-bench_programs += bench/attention bench/barrier bench/gemm bench/gemv bench/make-model bench/profile-cost
+bench_programs += bench/attention bench/barrier bench/gemm bench/gemv bench/make-model bench/profile-cost bench/throughput
 EXTRA_DIST += bench/inputs.h bench/limits.h bench/matrices.h bench/peaks.h
 
 EXTRA_PROGRAMS += $(bench_programs)

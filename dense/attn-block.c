@@ -9,7 +9,7 @@
 #define TILE_FLOATS     4096u /* 16 KiB: half of a small first cache */
 #define VALUE_POSITIONS (TILE_FLOATS / ATTN_COLUMNS)
 #define TILE_QUERIES    4u /* that go over a tile of keys together, as in the kernels */
-#define FEW_QUERIES     8u /* up to here, kernels that convert f16 themselves are faster */
+#define FEW_QUERIES     16u /* up to here, kernels that convert f16 themselves are faster */
 
 /* Rows that kernels read: of the cache itself or of the scratch. */
 struct tile {

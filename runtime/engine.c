@@ -265,6 +265,7 @@ static numoe_status load_weights(numoe_engine *e, const numoe_engine_params *par
                             params->progress, params->progress_arg, &e->store, err);
     }
     e->placement_mode = place.plan->mode;
+    e->lanes_pay = place.plan->lanes_pay;
     for (unsigned in = 0; in < place.machine.n_node; in++) {
         e->taken_bytes[in] = place.plan->node_bytes[in] + placement_reserved(place.plan, in) +
                              place.machine.node[in].buffer_bytes;

@@ -48,6 +48,7 @@ struct numoe_engine {
 
     numoe_mode mode, mode_now; /* as asked for; of the last step, never AUTO */
     unsigned n_other_mode;     /* AUTO: steps in a row that would rather have the other mode */
+    uint32_t lanes_pay;        /* AUTO: as struct placement has it */
     bool has_lanes;            /* their buffers are there */
     bool gave_up_lanes;        /* AUTO: there was no room for them */
     uint64_t lane_full_bytes[TOPO_MAX_NODE]; /* taken there when a cache had no room; 0: it had */

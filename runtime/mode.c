@@ -40,10 +40,11 @@ numoe_status numoe_engine_set_mode(numoe_engine *engine, numoe_mode mode, numoe_
                            "the mode or the GPU");
     }
     if (mode == NUMOE_MODE_THROUGHPUT && engine->info.n_lane == 0) {
-        return status_fail(err, NUMOE_E_INPUT,
-                           "throughput mode needs all weights in the memory of each of %u nodes: take "
-                           "the placement replicate",
-                           engine->info.n_node);
+        return status_fail(
+            err, NUMOE_E_INPUT,
+            "throughput mode needs all weights in the memory of each of %u nodes: take "
+            "the placement replicate",
+            engine->info.n_node);
     }
     if (mode == NUMOE_MODE_THROUGHPUT && engine->info.n_lane > 1) {
         numoe_status status = make_lanes(engine, err);
@@ -73,17 +74,31 @@ bool mode_give_up(numoe_engine *engine, const numoe_error *err)
     return true;
 }
 
-/* AUTO: lanes while there is a sequence for each. */
+/* Lanes read weights more often than all nodes together, and meet less: which of the two costs more
+ * is predicted when weights are placed. */
+static bool lanes_pay(const numoe_engine *e, size_t n_token)
+{
+    unsigned i = 0;
+    while (i + 1 < PLACEMENT_MAX_BATCH_LOG2 && n_token >> (i + 1) > 0) {
+        i++;
+    }
+    return (e->lanes_pay >> i & 1) != 0;
+}
+
+/* AUTO: lanes while there is a sequence for each, and that is faster. */
 static numoe_mode choose(numoe_engine *e, numoe_session *const *sessions, size_t n)
 {
-    size_t n_work = 0;
+    size_t n_work = 0, n_token = 0;
     bool has_cache = false;
     for (size_t i = 0; i < n; i++) {
         n_work += has_work(sessions[i]);
+        n_token += numoe_session_pending(sessions[i]);
         has_cache = has_cache || (has_work(sessions[i]) && sessions[i]->n_done > 0);
     }
-    const numoe_mode best =
-        n_work >= e->info.n_lane ? NUMOE_MODE_THROUGHPUT : NUMOE_MODE_LATENCY;
+    n_token = MIN(n_token, (size_t)e->chunk_tokens * e->info.n_lane);
+    const numoe_mode best = n_work >= e->info.n_lane && lanes_pay(e, n_token)
+                                ? NUMOE_MODE_THROUGHPUT
+                                : NUMOE_MODE_LATENCY;
     e->n_other_mode = n_work > 0 && best != e->mode_now ? e->n_other_mode + 1 : 0;
     if (e->n_other_mode == 0 || (has_cache && e->n_other_mode < AUTO_PATIENCE)) {
         return e->mode_now;

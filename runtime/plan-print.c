@@ -1,6 +1,6 @@
-/* Owns numoe_plan_print(): the plan that an engine would have, in words or as JSON, and beside it what
- * the other placements would cost (runtime/plan.c). All numbers are of one machine: what is measured
- * is measured once, before anything is planned.
+/* Owns numoe_plan_print(): the plan that an engine would have, in words or as JSON, and beside it
+ * what the other placements would cost (runtime/plan.c). All numbers are of one machine: what is
+ * measured is measured once, before anything is planned.
  */
 #include <stdio.h>
 
@@ -80,8 +80,10 @@ static void print_plan(const struct place *p, FILE *out)
             plan->tokens_per_s, p->machine.bps_source,
             shapes_mapped_bytes(&p->shapes) > 0 ? ", while all experts are in the page cache" : "");
     if (plan->lanes_tokens_per_s > 0 && plan->n_node > 1) {
-        fprintf(out, "            %.1f tokens/s for %u sequences, one on each node\n",
-                plan->lanes_tokens_per_s, plan->n_node);
+        fprintf(out,
+                "            %.1f tokens/s for %u sequences, one on each node; %.1f by all nodes "
+                "together\n",
+                plan->lanes_tokens_per_s, plan->n_node, plan->together_tokens_per_s);
     }
     print_memory(p, out);
     print_replicas(plan, out);
@@ -111,8 +113,8 @@ static numoe_status probe_machine(const struct topo *topo, struct place *place, 
     return placement_probe(topo, place->pools, kern, &place->shapes, &place->machine, err);
 }
 
-/* The place loses nodes that have no share, which the other placements use: they are compared on the
- * machine as it was. */
+/* The place loses nodes that have no share, which the other placements use: they are compared on
+ * the machine as it was. */
 static numoe_status plan_and_print(const numoe_plan_params *params, const struct model *model,
                                    struct topo *topo, struct place *place, FILE *out, bool json,
                                    numoe_error *err)

@@ -34,8 +34,8 @@ numoe_status numoe_session_new(numoe_engine *engine, unsigned n_ctx, numoe_sessi
     if (status != NUMOE_OK) {
         goto free_session;
     }
-    status = kv_new(engine->model, engine->topo, engine->pools, engine->kv_type, s->n_ctx, &s->kv,
-                    err);
+    status =
+        kv_new(engine->model, engine->topo, engine->pools, engine->kv_type, s->n_ctx, &s->kv, err);
     if (status != NUMOE_OK) {
         goto free_logits;
     }

@@ -2,6 +2,7 @@
  * then come meetings, activations and the step itself (placement-work.c). Long contexts are left
  * out.
  */
+#include <math.h>
 #include <string.h>
 
 #include "store/placement-work.h"
@@ -259,10 +260,10 @@ double placement_predict_lanes(const struct placement *p, const struct shapes *s
     double tokens_per_s = 0;
     for (unsigned in = 0; in < p->n_node; in++) {
         const unsigned n = machine->node[in].n_worker;
-        tokens_per_s +=
-            1 /
-            (placement_meet_seconds(p, shapes, machine, true) + placement_step_seconds(machine) +
-             placement_vector_seconds(shapes, machine, n, n) + alone_seconds(shapes, machine, in));
+        tokens_per_s += 1 / (placement_meet_seconds(p, shapes, machine, true) +
+                             placement_step_seconds(machine) +
+                             placement_vector_seconds(shapes, machine, 1, n, n) +
+                             alone_seconds(shapes, machine, in));
     }
     return tokens_per_s;
 }
@@ -329,26 +330,102 @@ static double token_products(const struct shapes *shapes)
     return n;
 }
 
+#define ASSUMED_WORKER_PRODUCTS 50e9 /* a second, of quantized weights with many tokens */
+
+/* Nodes that work together. */
+struct crew {
+    unsigned first, end;
+};
+
+static unsigned crew_workers(const struct placement *p, const struct placement_machine *machine,
+                             struct crew crew)
+{
+    unsigned n = 0;
+    for (unsigned in = crew.first; in < crew.end; in++) {
+        n += p->share[in] > 0 ? machine->node[in].n_worker : 0;
+    }
+    return n;
+}
+
 /* A chunk reads what its tokens choose, once: an expert is spared if all tokens leave it out. */
 static double chunk_seconds(const struct placement *p, const struct shapes *shapes,
-                            const struct placement_machine *machine, unsigned n_token)
+                            const struct placement_machine *machine, struct crew crew,
+                            unsigned n_token)
 {
+    const unsigned n_worker = crew_workers(p, machine, crew);
     double seconds = 0;
     for (unsigned is = 0; is < shapes->n; is++) {
         const struct shape *s = &shapes->shape[is];
         const double share = shape_active_share(shapes, s);
-        double left_out = 1, bps = 0;
-        for (unsigned t = 0; shape_is_routed(s) && t < n_token; t++) {
-            left_out *= 1 - share;
-        }
-        for (unsigned in = 0; s->kind != SHAPE_VECTOR && in < p->n_node; in++) {
+        double bps = 0;
+        for (unsigned in = crew.first; s->kind != SHAPE_VECTOR && in < crew.end; in++) {
             bps += p->share[in] > 0 ? placement_product_bps(machine, in, s->format_id) : 0;
         }
-        const double part = shape_is_routed(s) ? 1 - left_out : MIN(share * n_token, 1.0);
-        seconds += s->kind == SHAPE_VECTOR ? 0 : (double)shape_bytes(s) * part / bps;
+        const double part =
+            shape_is_routed(s) ? 1 - pow(1 - share, n_token) : MIN(share * n_token, 1.0);
+        const double bytes = (double)shape_bytes(s) * part;
+        if (s->kind != SHAPE_VECTOR) {
+            seconds += bytes / bps *
+                       placement_product_rounds(machine, s->format_id,
+                                                bytes / (double)shape_panel_bytes(s), n_worker);
+        }
     }
     return seconds;
 }
+
+static double product_seconds(const struct shapes *shapes, unsigned n_token, unsigned n_worker)
+{
+    return token_products(shapes) * n_token / (n_worker * ASSUMED_WORKER_PRODUCTS);
+}
+
+/* ------------------------------------------------------------------ several sequences */
+
+/* A step with n_token tokens, as read or as multiplied, whichever takes longer. */
+static double crew_seconds(const struct placement *p, const struct shapes *shapes,
+                           const struct placement_machine *machine, struct crew crew,
+                           unsigned n_token)
+{
+    const unsigned n_worker = crew_workers(p, machine, crew);
+    const unsigned n_owner = machine->node[crew.first].n_worker;
+    return MAX(chunk_seconds(p, shapes, machine, crew, n_token),
+               product_seconds(shapes, n_token, n_worker)) +
+           placement_meet_seconds(p, shapes, machine, crew.end - crew.first == 1) +
+           placement_step_seconds(machine) +
+           placement_vector_seconds(shapes, machine, n_token, n_worker, n_owner);
+}
+
+double placement_batch_seconds(const struct placement *p, const struct shapes *shapes,
+                               const struct placement_machine *machine, unsigned n_token,
+                               bool in_lanes)
+{
+    const struct crew all = {0, p->n_node};
+    double most = 0;
+    if (!in_lanes) {
+        return crew_seconds(p, shapes, machine, all, n_token);
+    }
+    for (unsigned in = 0; in < p->n_node; in++) {
+        const struct crew lane = {in, in + 1};
+        const unsigned n = MAX((unsigned)ceil(n_token * p->share[in] - 1e-9), 1u);
+        most = MAX(most, crew_seconds(p, shapes, machine, lane, n));
+    }
+    return most;
+}
+
+uint32_t placement_lanes_pay(const struct placement *p, const struct shapes *shapes,
+                             const struct placement_machine *machine)
+{
+    uint32_t pay = 0;
+    for (unsigned i = 0; i < PLACEMENT_MAX_BATCH_LOG2; i++) {
+        const unsigned n = MAX(1u << i, p->n_node);
+        if (placement_batch_seconds(p, shapes, machine, n, true) <
+            placement_batch_seconds(p, shapes, machine, n, false)) {
+            pay |= UINT32_C(1) << i;
+        }
+    }
+    return pay;
+}
+
+/* ------------------------------------------------------------------ the parts of a prediction */
 
 /* Of a token's matrices, in bytes: what is read at less than three quarters of the bandwidth. */
 #define ARITHMETIC_SLOWNESS (1 / 0.75)
@@ -379,8 +456,6 @@ static const char *name_bound(const struct placement *p, const struct placement_
                                  : "meetings";
 }
 
-#define ASSUMED_WORKER_PRODUCTS 50e9 /* a second, of quantized weights with many tokens */
-
 void placement_cost(const struct placement *p, const struct shapes *shapes,
                     const struct placement_machine *machine, const struct expert_stats *stats,
                     unsigned chunk_tokens, struct placement_cost *out)
@@ -392,15 +467,15 @@ void placement_cost(const struct placement *p, const struct shapes *shapes,
         n_owner = n_owner == 0 ? n_worker : n_owner;
     }
     c.meet_s = placement_meet_seconds(p, shapes, machine, placement_only_node(p) >= 0);
-    c.vector_s = placement_vector_seconds(shapes, machine, n_worker, n_owner);
+    c.vector_s = placement_vector_seconds(shapes, machine, 1, n_worker, n_owner);
     c.read_s = matrix_seconds(p, shapes, machine, stats, &c.routed_s);
     c.arith_s = c.read_s * arithmetic_share(shapes, machine);
     c.decode_s = c.read_s + c.meet_s + c.vector_s + c.step_s;
     c.link_bytes = link_bytes(p, shapes);
     c.bound = name_bound(p, &c);
-    const double read_s = chunk_seconds(p, shapes, machine, chunk_tokens);
-    const double products_s =
-        token_products(shapes) * chunk_tokens / (n_worker * ASSUMED_WORKER_PRODUCTS);
+    const struct crew all = {0, p->n_node};
+    const double read_s = chunk_seconds(p, shapes, machine, all, chunk_tokens);
+    const double products_s = product_seconds(shapes, chunk_tokens, n_worker);
     c.prefill_by_compute = products_s > read_s;
     c.prefill_s = MAX(products_s, read_s) / chunk_tokens;
     *out = c;

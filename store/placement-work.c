@@ -162,14 +162,17 @@ static double divided_elements(const struct shapes *shapes)
     return n;
 }
 
-/* Attention's chunk of positions is the first node's, or, where keys are latent, everybody's. */
+/* Every node goes through all tokens, a worker through one at a time. Attention's chunk of
+ * positions is the first node's, or, where keys are latent, everybody's. */
 double placement_vector_seconds(const struct shapes *shapes,
-                                const struct placement_machine *machine, unsigned n_worker,
-                                unsigned n_owner)
+                                const struct placement_machine *machine, unsigned n_token,
+                                unsigned n_worker, unsigned n_owner)
 {
     const double element_s = machine->element_s > 0 ? machine->element_s : ASSUMED_ELEMENT_S;
     const double products = shapes->attn_products * shapes->n_layer * PLACEMENT_POSITIONS;
-    const unsigned n = shapes->is_latent ? n_worker : n_owner;
-    return (serial_elements(shapes) + divided_elements(shapes) / n_worker) * element_s +
-           products / (ATTENTION_WORKER_PRODUCTS * MAX(n, 1u));
+    const unsigned n = shapes->is_latent ? n_worker : n_owner, n_each = MAX(n_owner, 1u);
+    const unsigned n_turn = (n_token + n_each - 1) / n_each;
+    return (n_turn * serial_elements(shapes) + n_token * divided_elements(shapes) / n_worker) *
+               element_s +
+           n_token * products / (ATTENTION_WORKER_PRODUCTS * MAX(n, 1u));
 }

@@ -13,13 +13,13 @@ double placement_rounds(double n_panel, unsigned n_worker);
 double placement_product_rounds(const struct placement_machine *machine, uint32_t format_id,
                                 double n_panel, unsigned n_worker);
 
-/* Seconds of a token: meetings, of one node alone or of all; beginning and end of a step;
- * activations, with n_worker in all and n_owner on the node that has the cache. */
+/* Seconds of a step: meetings, of one node alone or of all; beginning and end; activations of
+ * n_token tokens, with n_worker in all and n_owner on the node that has the cache. */
 double placement_meet_seconds(const struct placement *p, const struct shapes *shapes,
                               const struct placement_machine *machine, bool alone);
 double placement_step_seconds(const struct placement_machine *machine);
 double placement_vector_seconds(const struct shapes *shapes,
-                                const struct placement_machine *machine, unsigned n_worker,
-                                unsigned n_owner);
+                                const struct placement_machine *machine, unsigned n_token,
+                                unsigned n_worker, unsigned n_owner);
 
 #endif

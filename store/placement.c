@@ -300,15 +300,14 @@ static numoe_status check_alone(const struct placement *p, const struct placemen
         p->expert_bytes > 0 && single_bytes(p) - p->expert_bytes <= whole_room(machine);
     snprintf(nodes, sizeof nodes, "%s on %u node%s", machine->room_source, p->n_node,
              p->n_node == 1 ? "" : "s");
-    return status_fail(err, NUMOE_E_MEMORY,
-                       "the weights alone need %s of %s (%s): take a smaller quantization or "
-                       "more memory%s%s",
-                       size_text(single_bytes(p), weights),
-                       size_text(MIN(room, machine->limit_bytes), room_text),
-                       room < machine->limit_bytes ? nodes : machine->limit_source,
-                       may_map ? ", or leave the experts in the file (--mmap), which is slower"
-                               : "",
-                       machine->way_out);
+    return status_fail(
+        err, NUMOE_E_MEMORY,
+        "the weights alone need %s of %s (%s): take a smaller quantization or "
+        "more memory%s%s",
+        size_text(single_bytes(p), weights), size_text(MIN(room, machine->limit_bytes), room_text),
+        room < machine->limit_bytes ? nodes : machine->limit_source,
+        may_map ? ", or leave the experts in the file (--mmap), which is slower" : "",
+        machine->way_out);
 }
 
 /* Where one node does everything, everybody's buffers are there. */
@@ -480,6 +479,16 @@ static numoe_status fill(struct placement *p, const struct shapes *shapes,
     return placement_fits(p, machine, err);
 }
 
+static void predict_lanes(struct placement *p, const struct shapes *shapes,
+                          const struct placement_machine *machine)
+{
+    const bool possible = p->mode == NUMOE_PLACEMENT_REPLICATE;
+    p->lanes_tokens_per_s = possible ? placement_predict_lanes(p, shapes, machine) : 0;
+    p->together_tokens_per_s =
+        possible ? p->n_node / placement_batch_seconds(p, shapes, machine, p->n_node, false) : 0;
+    p->lanes_pay = possible ? placement_lanes_pay(p, shapes, machine) : 0;
+}
+
 /* only: the node that is to have everything, or -1. */
 static numoe_status make(const struct shapes *shapes, const struct placement_machine *machine,
                          const struct placement_request *request, numoe_placement mode, int only,
@@ -504,9 +513,7 @@ static numoe_status make(const struct shapes *shapes, const struct placement_mac
     }
     placement_sort(p);
     p->tokens_per_s = placement_predict(p, shapes, machine, request->stats);
-    if (mode == NUMOE_PLACEMENT_REPLICATE) {
-        p->lanes_tokens_per_s = placement_predict_lanes(p, shapes, machine);
-    }
+    predict_lanes(p, shapes, machine);
     p->imbalance = placement_imbalance(p, shapes, machine, request->stats);
     placement_count_replicas(p, shapes, request->stats);
     *out = p;
@@ -517,9 +524,7 @@ void placement_predict_again(struct placement *p, const struct shapes *shapes,
                              const struct placement_machine *machine)
 {
     p->tokens_per_s = placement_predict(p, shapes, machine, NULL);
-    p->lanes_tokens_per_s = p->mode == NUMOE_PLACEMENT_REPLICATE
-                                ? placement_predict_lanes(p, shapes, machine)
-                                : 0;
+    predict_lanes(p, shapes, machine);
 }
 
 /* ------------------------------------------------------------------ choice */

@@ -113,6 +113,8 @@ struct placement {
     double tokens_per_s; /* predicted for one sequence; an upper bound that leaves out caches */
     /* likewise for one sequence on each node, all together; 0: not every node has everything */
     double lanes_tokens_per_s;
+    double together_tokens_per_s; /* the same sequences by all nodes together */
+    uint32_t lanes_pay; /* bit i: 2^i tokens a step are faster where each node has its own */
     double imbalance;     /* of whole experts: the busiest node's time over an even one's; else 1 */
     double replica_share; /* of all choices that are for experts on several nodes, by statistics */
     unsigned n_replicated, n_expert; /* (layer, expert) pairs on several nodes, and in all */
@@ -230,6 +232,15 @@ double placement_predict(const struct placement *p, const struct shapes *shapes,
 /* Of copies of everything: tokens per second where each node has a sequence of its own. */
 double placement_predict_lanes(const struct placement *p, const struct shapes *shapes,
                                const struct placement_machine *machine);
+/* Likewise: seconds of a step with n_token tokens, each of another sequence, by all nodes together or
+ * by each node for its part. */
+double placement_batch_seconds(const struct placement *p, const struct shapes *shapes,
+                               const struct placement_machine *machine, unsigned n_token,
+                               bool in_lanes);
+/* What p->lanes_pay becomes. */
+#define PLACEMENT_MAX_BATCH_LOG2 14
+uint32_t placement_lanes_pay(const struct placement *p, const struct shapes *shapes,
+                             const struct placement_machine *machine);
 #define PLACEMENT_KERNEL_SHARE 0.9 /* where it was not measured */
 
 /* Of a plan that was read: both for this machine, without statistics. */

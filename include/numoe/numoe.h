@@ -102,10 +102,12 @@ typedef enum numoe_placement {
 
 /* How the nodes of a machine work on several sequences; results are the same to the bit. Where every
  * node has all weights (REPLICATE, or one node), each can evaluate sequences of its own, with their KV
- * caches in its memory, and waits for no other: more tokens a second over all sequences, fewer for
- * each. */
+ * caches in its memory, and waits for no other; but weights that several sequences need are read by
+ * each node. Which is faster over all sequences depends on the model, the machine and their number;
+ * for each sequence, all nodes together are. */
 typedef enum numoe_mode {
-    NUMOE_MODE_AUTO = 0,   /* THROUGHPUT while there is a sequence for each node, if it is possible */
+    NUMOE_MODE_AUTO = 0,   /* THROUGHPUT where it is possible, while there is a sequence for each node and it
+                              is predicted to be faster */
     NUMOE_MODE_LATENCY,    /* all nodes work on each token */
     NUMOE_MODE_THROUGHPUT, /* each node has its own sequences */
 } numoe_mode;

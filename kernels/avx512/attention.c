@@ -63,11 +63,33 @@ KERN_INLINE void store_sums(__m512 sum[TILE_HEADS][TILE_POS], float *s, size_t l
     _mm_storeu_ps(s + 3 * lds, _mm512_extractf32x4_ps(all, 3));
 }
 
+/* sum[h][p] += elements i.. i + 16, those of mask m where they are not whole. */
+KERN_INLINE void qk_step(const float *q, size_t ldq, unsigned nh, const void *k, bool f16,
+                         size_t ldk, unsigned np, size_t i, bool whole, __mmask16 m,
+                         __m512 sum[TILE_HEADS][TILE_POS])
+{
+    __m512 key[TILE_POS];
+#pragma GCC unroll 4
+    for (unsigned p = 0; p < np; p++) {
+        const void *row = cache_row(k, f16, ldk, p);
+        key[p] = whole ? cache_at(row, f16, i) : cache_masked(row, f16, i, m);
+    }
+#pragma GCC unroll 4
+    for (unsigned h = 0; h < nh; h++) {
+        const float *from = q + h * ldq + i;
+        __m512 v = whole ? _mm512_loadu_ps(from) : _mm512_maskz_loadu_ps(m, from);
+#pragma GCC unroll 4
+        for (unsigned p = 0; p < np; p++) {
+            sum[h][p] = _mm512_fmadd_ps(v, key[p], sum[h][p]);
+        }
+    }
+}
+
 /* s for nh heads x np positions (4 or 1). */
 KERN_INLINE void qk_tile(const float *q, size_t ldq, unsigned nh, const void *k, bool f16,
                          size_t ldk, unsigned np, unsigned n, float *s, size_t lds)
 {
-    __m512 sum[TILE_HEADS][TILE_POS], key[TILE_POS];
+    __m512 sum[TILE_HEADS][TILE_POS];
     unsigned i = 0;
 #pragma GCC unroll 4
     for (unsigned h = 0; h < nh; h++) {
@@ -77,33 +99,10 @@ KERN_INLINE void qk_tile(const float *q, size_t ldq, unsigned nh, const void *k,
         }
     }
     for (; i + 16 <= n; i += 16) {
-#pragma GCC unroll 4
-        for (unsigned p = 0; p < np; p++) {
-            key[p] = cache_at(cache_row(k, f16, ldk, p), f16, i);
-        }
-#pragma GCC unroll 4
-        for (unsigned h = 0; h < nh; h++) {
-            __m512 v = _mm512_loadu_ps(q + h * ldq + i);
-#pragma GCC unroll 4
-            for (unsigned p = 0; p < np; p++) {
-                sum[h][p] = _mm512_fmadd_ps(v, key[p], sum[h][p]);
-            }
-        }
+        qk_step(q, ldq, nh, k, f16, ldk, np, i, true, 0xffff, sum);
     }
     if (i < n) {
-        __mmask16 m = (__mmask16)((1u << (n - i)) - 1);
-#pragma GCC unroll 4
-        for (unsigned p = 0; p < np; p++) {
-            key[p] = cache_masked(cache_row(k, f16, ldk, p), f16, i, m);
-        }
-#pragma GCC unroll 4
-        for (unsigned h = 0; h < nh; h++) {
-            __m512 v = _mm512_maskz_loadu_ps(m, q + h * ldq + i);
-#pragma GCC unroll 4
-            for (unsigned p = 0; p < np; p++) {
-                sum[h][p] = _mm512_fmadd_ps(v, key[p], sum[h][p]);
-            }
-        }
+        qk_step(q, ldq, nh, k, f16, ldk, np, i, false, (__mmask16)((1u << (n - i)) - 1), sum);
     }
     if (nh == TILE_HEADS && np == TILE_POS) {
         store_sums(sum, s, lds);

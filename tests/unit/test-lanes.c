@@ -215,7 +215,8 @@ static uint64_t local_bytes(numoe_engine *engine, unsigned in)
     return traffic.local_bytes;
 }
 
-/* A token of a lane reads on its node what all nodes together read for it, and nothing elsewhere. */
+/* A token of a lane reads on its node what all nodes together read for it, and nothing elsewhere.
+ */
 Test(lanes, weights_are_read_on_the_lanes_node)
 {
     numoe_engine *engine = open_nodes(TINY, 2, 4, NUMOE_MODE_LATENCY);
@@ -418,6 +419,21 @@ Test(lanes, auto_follows_the_number_of_sequences)
     cr_expect_eq(kv_home(session[1]->kv), KV_SPREAD);
     cr_expect_eq(step_with(engine, session, 3), NUMOE_MODE_LATENCY);
     close_all(engine, session, 3);
+}
+
+/* With as many tokens as are predicted to be slower in lanes, all nodes stay together. */
+Test(lanes, auto_follows_the_prediction)
+{
+    numoe_engine *engine = open_nodes(TINY, 2, 4, NUMOE_MODE_AUTO);
+    numoe_session *session[4];
+    open_sessions(engine, session, 4);
+    cr_expect_neq(engine->lanes_pay, 0, "a tiny model: meetings are all");
+    engine->lanes_pay = 1u << 2; /* from 4 tokens on, to 7 */
+    cr_expect_eq(step_with(engine, session, 2), NUMOE_MODE_LATENCY);
+    numoe_session_truncate(session[0], 0);
+    numoe_session_truncate(session[1], 0);
+    cr_expect_eq(step_with(engine, session, 4), NUMOE_MODE_THROUGHPUT);
+    close_all(engine, session, 4);
 }
 
 /* ------------------------------------------------------------------ where it is not possible */

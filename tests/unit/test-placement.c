@@ -754,6 +754,35 @@ Test(choice, prediction_of_nodes_with_own_sequences)
     placement_free(p);
 }
 
+/* One token in one step is the prediction for one sequence, together and on a node. Both ways do the
+ * same work, but lanes read what several tokens have in common once each, so two tokens together
+ * read less; where reading is nothing, meetings decide. */
+Test(choice, lanes_where_they_pay)
+{
+    const struct shapes s = made_up(2880 * 8);
+    struct placement_machine m = machine_of(2, (unsigned[]){4, 4});
+    const struct placement_request copies = {.mode = NUMOE_PLACEMENT_REPLICATE};
+    struct placement *p = plan_for(&s, &m, copies);
+    const double one_s = placement_batch_seconds(p, &s, &m, 1, false);
+    cr_expect_float_eq(one_s, 1 / p->tokens_per_s, 1e-6 * one_s);
+    const double lane_s = placement_batch_seconds(p, &s, &m, 2, true);
+    cr_expect_float_eq(lane_s, 2 / p->lanes_tokens_per_s, 1e-6 * lane_s);
+    const double two_s = placement_batch_seconds(p, &s, &m, 2, false);
+    cr_expect_float_eq(two_s, 2 / p->together_tokens_per_s, 1e-6 * two_s);
+    cr_expect(two_s < 2 * one_s && two_s < lane_s, "%g %g %g", one_s, two_s, lane_s);
+    cr_expect_eq(p->lanes_pay & 2, 0, "%x", p->lanes_pay);
+    placement_free(p);
+    for (unsigned in = 0; in < 2; in++) {
+        m.node[in].read_bps = 1e15;
+    }
+    p = plan_for(&s, &m, copies);
+    cr_expect_neq(p->lanes_pay & 2, 0, "%x", p->lanes_pay);
+    placement_free(p);
+    p = plan_for(&s, &m, slice);
+    cr_expect_eq(p->lanes_pay, 0, "not possible");
+    placement_free(p);
+}
+
 /* ------------------------------------------------------------------ JSON */
 
 static const numoe_placement modes[] = {NUMOE_PLACEMENT_SLICE, NUMOE_PLACEMENT_SHARD,

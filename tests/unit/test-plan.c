@@ -173,8 +173,9 @@ Test(plan, inputs_of_products_are_divided)
                                   .is_latent = true};
     const struct placement_machine m = {.n_node = 1, .element_s = 1};
     const double all = 0.5 * (2 * 32 + 2 * 64 + 64) + 1.25 * 4 * 16;
-    cr_assert_float_eq(placement_vector_seconds(&shapes, &m, 1, 1), all, 1e-9);
-    cr_assert_float_eq(placement_vector_seconds(&shapes, &m, 2, 2), all / 2, 1e-9);
+    cr_assert_float_eq(placement_vector_seconds(&shapes, &m, 1, 1, 1), all, 1e-9);
+    cr_assert_float_eq(placement_vector_seconds(&shapes, &m, 1, 2, 2), all / 2, 1e-9);
+    cr_assert_float_eq(placement_vector_seconds(&shapes, &m, 3, 2, 2), 3 * all / 2, 1e-9);
 }
 
 /* A type's own share of the bandwidth, where it was measured, stands before any table. */
