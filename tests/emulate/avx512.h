@@ -21,6 +21,12 @@ typedef struct {
 #undef _mm512_setr_epi32
 #define __m512                       emulated_m512
 #define __m512i                      emulated_m512i
+#define _mm512_castps512_ps128       emulated_mm512_castps512_ps128
+#define _mm512_extractf32x4_ps       emulated_mm512_extractf32x4_ps
+#define _mm512_shuffle_f32x4         emulated_mm512_shuffle_f32x4
+#define _mm512_shuffle_ps            emulated_mm512_shuffle_ps
+#define _mm512_unpackhi_ps           emulated_mm512_unpackhi_ps
+#define _mm512_unpacklo_ps           emulated_mm512_unpacklo_ps
 #define _mm512_abs_ps                emulated_mm512_abs_ps
 #define _mm512_add_epi32             emulated_mm512_add_epi32
 #define _mm512_add_ps                emulated_mm512_add_ps
@@ -158,6 +164,8 @@ BOTH_2(__m512, _mm512_mul_ps, _mm256_mul_ps)
 BOTH_2(__m512, _mm512_div_ps, _mm256_div_ps)
 BOTH_2(__m512, _mm512_max_ps, _mm256_max_ps)
 BOTH_2(__m512, _mm512_min_ps, _mm256_min_ps)
+BOTH_2(__m512, _mm512_unpacklo_ps, _mm256_unpacklo_ps)
+BOTH_2(__m512, _mm512_unpackhi_ps, _mm256_unpackhi_ps)
 BOTH_3(__m512, _mm512_fmadd_ps, _mm256_fmadd_ps)
 BOTH_3(__m512, _mm512_fnmadd_ps, _mm256_fnmadd_ps)
 
@@ -281,6 +289,32 @@ EMULATE __m128i _mm512_castsi512_si128(__m512i v)
 EMULATE __m256 _mm512_extractf32x8_ps(__m512 v, int i)
 {
     return i == 0 ? v.low : v.high;
+}
+
+EMULATE __m128 _mm512_extractf32x4_ps(__m512 v, int i)
+{
+    const __m256 half = i < 2 ? v.low : v.high;
+    return i % 2 == 0 ? _mm256_castps256_ps128(half) : _mm256_extractf128_ps(half, 1);
+}
+
+EMULATE __m128 _mm512_castps512_ps128(__m512 v)
+{
+    return _mm256_castps256_ps128(v.low);
+}
+
+/* Quarters of a, then of b, by two bits of `which` each. */
+EMULATE __m512 _mm512_shuffle_f32x4(__m512 a, __m512 b, int which)
+{
+    return (__m512){_mm256_set_m128(_mm512_extractf32x4_ps(a, which >> 2 & 3),
+                                    _mm512_extractf32x4_ps(a, which & 3)),
+                    _mm256_set_m128(_mm512_extractf32x4_ps(b, which >> 6 & 3),
+                                    _mm512_extractf32x4_ps(b, which >> 4 & 3))};
+}
+
+EMULATE __m512 _mm512_shuffle_ps(__m512 a, __m512 b, const int which)
+{
+    return (__m512){_mm256_shuffle_ps(a.low, b.low, which),
+                    _mm256_shuffle_ps(a.high, b.high, which)};
 }
 
 EMULATE __m128i _mm512_extracti32x4_epi32(__m512i v, int i)
