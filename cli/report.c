@@ -258,12 +258,13 @@ static void report_replicas(const numoe_engine *engine)
     }
 }
 
-/* Measured if that may be and has not been done before, or in what must have been a bad moment. */
+/* Measured if that may be and has not been done before, or in what must have been a bad moment; not
+ * for a text whose prompt gave its only token. */
 static double possible_bandwidth(numoe_engine *engine, double used_bps, bool no_probe)
 {
     const double known = numoe_engine_get_info(engine)->read_bps;
 
-    return no_probe || known > used_bps ? known : numoe_engine_bandwidth(engine);
+    return no_probe || used_bps == 0 || known > used_bps ? known : numoe_engine_bandwidth(engine);
 }
 
 void report_generation(numoe_engine *engine, const numoe_generate_result *r, size_t n_evaluated,

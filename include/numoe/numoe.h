@@ -237,8 +237,8 @@ typedef struct numoe_engine_info {
 NUMOE_API const numoe_engine_info *numoe_engine_get_info(const numoe_engine *engine);
 
 /* Read bandwidth of the engine's own workers over memory of their own nodes, bytes/second, all
- * workers together. Measured on the first call (about 0.3 s; more where caches are large), the same
- * afterwards; 0 where there was no memory to measure with (a warning is logged). */
+ * workers together: the most that short passes reach. Measured on the first call (about 0.3 s), the
+ * same afterwards; 0 where there was no memory to measure with (a warning is logged). */
 NUMOE_API double numoe_engine_bandwidth(numoe_engine *engine);
 
 /* Changes the mode, from the next step on; sessions stay as they are. A KV cache is copied to where

@@ -10,6 +10,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -17,6 +18,7 @@
 
 #include "base/mem.h"
 #include "kernels/select.h"
+#include "numa/bandwidth.h"
 #include "runtime/tune-probe.h"
 #include "tests/unit/testdata.h"
 
@@ -595,6 +597,34 @@ Test(tuning, nothing_is_measured, .init = begin, .fini = end)
     cr_expect(strstr(err.text, "NUMOE_PROBE is \"maybe\""), "%s", err.text);
     topo_free(topo);
 }
+
+#if defined(__x86_64__)
+static long most_resident_kib(void)
+{
+    struct rusage usage;
+    cr_assert_eq(getrusage(RUSAGE_SELF, &usage), 0);
+    return usage.ru_maxrss;
+}
+
+/* A virtual machine may show all of its host's cache, and be slow to give memory that was never
+ * touched. */
+Test(tuning, bandwidth_beside_large_caches, .timeout = 60)
+{
+    struct topo *topo = load("pack:2 [numa(memory=8GiB)] core:1 pu:1");
+    struct pools *pools = NULL;
+    double total_bps = 0, bps[2] = {0};
+    numoe_error err = {.text = ""};
+    topo->node[0].llc_bytes = topo->node[1].llc_bytes = (uint64_t)64 << 30;
+    cr_assert_eq(pools_new(topo, 0, &pools, &err), NUMOE_OK, "%s", err.text);
+    const long before_kib = most_resident_kib();
+    cr_assert_eq(bandwidth_read(pools, topo, &total_bps, bps, &err), NUMOE_OK, "%s", err.text);
+    cr_expect_leq(most_resident_kib() - before_kib, 64 << 10);
+    cr_expect(bps[0] > 1e8 && bps[1] > 1e8 && total_bps > 1e8, "%g, %g: %g", bps[0], bps[1], total_bps);
+    cr_expect(total_bps <= bps[0] + bps[1], "all are as slow as the slowest node");
+    pools_free(pools);
+    topo_free(topo);
+}
+#endif
 
 /* Each is remembered for the workers it was measured with. */
 Test(tuning, bandwidth_of_nodes, .init = begin, .fini = end)
