@@ -331,12 +331,14 @@ numoe_status placement_fits(const struct placement *p, const struct placement_ma
                             numoe_error *err)
 {
     char weights[24], buffers[24], limit[24];
+    uint64_t buffer_bytes = 0;
     const struct placement_machine m = with_moved_buffers(p, machine);
     FORWARD_IF(check_alone(p, machine, err));
     for (unsigned in = 0; in < p->n_node; in++) {
         if (p->node_bytes[in] + placement_reserved(p, in) > placement_room(&m, in)) {
             return fail_node(p, &m, in, err);
         }
+        buffer_bytes += m.node[in].buffer_bytes;
     }
     const uint64_t total_bytes = p->total_bytes + placement_reserved_all(p);
     if (total_bytes <= placement_limit(machine)) {
@@ -347,7 +349,7 @@ numoe_status placement_fits(const struct placement *p, const struct placement_ma
         "weights need %s (placement %s), beside %s for activations, context and loading; %s is "
         "%s: raise it, or %s%s",
         size_text(total_bytes, weights), placement_mode_name(p->mode),
-        size_text(machine->limit_bytes - placement_limit(machine), buffers), machine->limit_source,
+        size_text(buffer_bytes, buffers), machine->limit_source,
         size_text(machine->limit_bytes, limit), advice(p, machine), machine->way_out);
 }
 

@@ -7,7 +7,7 @@ unit_tests += tests/unit/test-gguf tests/unit/test-model
 unit_tests += tests/unit/test-topo tests/unit/test-pool tests/unit/test-arena
 unit_tests += tests/unit/test-topo-report tests/unit/test-doctor
 unit_tests += tests/unit/test-dense tests/unit/test-experts tests/unit/test-step tests/unit/test-store tests/unit/test-placement
-unit_tests += tests/unit/test-reader tests/unit/test-peers tests/unit/test-adapt
+unit_tests += tests/unit/test-reader tests/unit/test-peers tests/unit/test-adapt tests/unit/test-watch
 
 unit_tests += tests/unit/test-sampler tests/unit/test-engine tests/unit/test-batch tests/unit/test-tune
 unit_tests += tests/unit/test-stats tests/unit/test-lanes tests/unit/test-profile tests/unit/test-plan \

@@ -778,7 +778,7 @@ Test(audit, causes)
 /* Containers: the question is refused, the file is there. */
 Test(audit, numa_maps_stand_in)
 {
-    char dir[] = "/tmp/numoe-root-XXXXXX", path[128], command[96];
+    char dir[] = "/tmp/numoe-root-XXXXXX", text[512], command[96];
     struct topo *t = NULL;
     cr_assert_not_null(mkdtemp(dir));
     cr_assert_eq(topo_load_below(dir, "pack:2 [numa(memory=1GiB)] core:2 pu:1", &t, NULL),
@@ -789,23 +789,27 @@ Test(audit, numa_maps_stand_in)
     struct audit sum = {0};
     audit_arena(t, a, &sum);
     cr_expect(sum.is_unknown, "neither the question nor the file");
-    snprintf(path, sizeof(path), "%s/proc", dir);
-    mkdir(path, 0755);
-    snprintf(path, sizeof(path), "%s/proc/self", dir);
-    mkdir(path, 0755);
-    snprintf(path, sizeof(path), "%s/proc/self/numa_maps", dir);
-    FILE *f = fopen(path, "w");
-    fprintf(f,
-            "1000 default anon=7 N0=7\n%lx bind:1 anon=200 dirty=200 N0=50 N1=150 "
-            "kernelpagesize_kB=4\n%lx default N0=9\n",
-            (unsigned long)p, (unsigned long)p + 16 * MIB);
-    fclose(f);
+    snprintf(text, sizeof(text),
+             "1000 default anon=7 N0=7\n%lx bind:1 anon=200 dirty=200 N0=50 N1=150 "
+             "kernelpagesize_kB=4\n%lx default N0=9\n",
+             (unsigned long)p, (unsigned long)p + 16 * MIB);
+    write_at(dir, "/proc/self/numa_maps", text);
     sum = (struct audit){0};
     audit_arena(t, a, &sum);
     cr_expect_not(sum.is_unknown);
     cr_expect(sum.is_from_maps);
     cr_expect_eq(sum.n_local, 150);
     cr_expect_eq(sum.n_remote, 50);
+    /* Of huge pages, and one mapping with what lies before it: its line begins there. */
+    snprintf(text, sizeof(text),
+             "1000 default anon=7 N0=7\n%lx bind:1 huge anon=4 dirty=4 N0=1 N1=3 "
+             "kernelpagesize_kB=2048\n%lx default N0=9\n",
+             (unsigned long)p - 4 * MIB, (unsigned long)p + 16 * MIB);
+    write_at(dir, "/proc/self/numa_maps", text);
+    sum = (struct audit){0};
+    audit_arena(t, a, &sum);
+    cr_expect_eq(sum.n_local, 3 * 512);
+    cr_expect_eq(sum.n_remote, 512);
     node_arena_free(a);
     topo_free(t);
     snprintf(command, sizeof(command), "rm -r %s", dir);

@@ -230,6 +230,11 @@ Test(slice, buffers_take_their_part)
     m.node[0].buffer_bytes = m.node[1].buffer_bytes = third * 2 / 3;
     cr_assert_eq(placement_make(&s, &m, &slice, &p, &err), NUMOE_E_MEMORY);
     cr_assert_not_null(strstr(err.text, "control group"), "%s", err.text);
+    /* What is needed is told, also where it is more than the limit. */
+    m.node[0].buffer_bytes = m.node[1].buffer_bytes = UINT64_C(1) << 30;
+    m.node[1].room_bytes = UINT64_MAX;
+    cr_assert_eq(placement_make(&s, &m, &slice, &p, &err), NUMOE_E_MEMORY);
+    cr_assert_not_null(strstr(err.text, "2.00 GiB for activations"), "%s", err.text);
 }
 
 /* Where one node does everything, it has all buffers. */

@@ -862,18 +862,27 @@ static double cpu_seconds(void)
            (double)(u.ru_utime.tv_usec + u.ru_stime.tv_usec) * 1e-6;
 }
 
-Test(pool, idle_workers_use_no_cpu)
+static void check_idle(unsigned workers_per_core)
 {
     atomic_uint n = 0;
     struct topo *t = load(NULL);
-    struct pools *pools = start(t, 0);
+    struct pools *pools = start(t, workers_per_core * t->n_core);
     pools_run(pools, add_one, &n);
     nanosleep(&(struct timespec){0, 20000000}, NULL); /* until they are parked */
-    double before = cpu_seconds();
+    const double before = cpu_seconds();
     nanosleep(&(struct timespec){0, 500000000}, NULL);
-    cr_expect_lt(cpu_seconds() - before, 0.005, "%.6f s of CPU in 0.5 s", cpu_seconds() - before);
+    const double used = cpu_seconds() - before;
+    cr_expect_lt(used, 0.005, "%u workers a core: %.6f s of CPU in 0.5 s", workers_per_core, used);
     pools_free(pools);
     topo_free(t);
+}
+
+Test(pool, idle_workers_use_no_cpu)
+{
+    check_idle(1);
+    check_idle(4); /* some on a thread */
+    setenv("NUMOE_POOL_THREADS", "4096", 1);
+    check_idle(4); /* each on one of its own */
 }
 
 /* CPU time of waiting for 0.4 s after a run. */
@@ -933,7 +942,7 @@ static double best_seconds(const struct topo *t, unsigned n_worker)
 
 /* Four workers a CPU reach 0.7 of the speed of one a CPU. Other load on the machine disturbs either
  * side, so the best of several tries counts. */
-Test(pool, more_workers_than_cpus_do_not_collapse)
+static void check_crowd(void)
 {
     struct topo *t = load(NULL);
     double ratio = 0;
@@ -942,4 +951,11 @@ Test(pool, more_workers_than_cpus_do_not_collapse)
     }
     cr_expect_geq(ratio, 0.7, "%.2f of the speed", ratio);
     topo_free(t);
+}
+
+Test(pool, more_workers_than_cpus_do_not_collapse)
+{
+    check_crowd();
+    setenv("NUMOE_POOL_THREADS", "4096", 1); /* more threads than CPUs, too */
+    check_crowd();
 }

@@ -3,7 +3,9 @@
  */
 #include <criterion/criterion.h>
 #include <fcntl.h>
+#include <glob.h>
 #include <math.h>
+#include <stdatomic.h>
 #include <unistd.h>
 
 #include "base/log.h"
@@ -196,6 +198,62 @@ Test(load, every_row_of_quants)
 Test(load, biases_of_experts)
 {
     check_model("tests/data/fixtures/gptoss-a/gptoss-a-f32.gguf");
+}
+
+/* Pages that the first worker of a node was the first to touch. */
+static uint64_t touched_pages(unsigned in)
+{
+    char want[16], pattern[] = "/proc/self/task/*/stat", name[16];
+    unsigned long long n = 0, found = 0;
+    glob_t stat;
+    snprintf(want, sizeof want, "numoe-n%uw0", in);
+    cr_assert_eq(glob(pattern, 0, NULL, &stat), 0);
+    for (size_t i = 0; i < stat.gl_pathc; i++) {
+        FILE *f = fopen(stat.gl_pathv[i], "r");
+        cr_assert_eq(fscanf(f, "%*d (%15[^)]) %*c %*d %*d %*d %*d %*d %*u %llu", name, &n), 2);
+        found = strcmp(name, want) == 0 ? n : found;
+        fclose(f);
+    }
+    globfree(&stat);
+    return found;
+}
+
+/* A node's memory belongs to whoever touches it first, where it cannot be bound. Beside what is
+ * placed, a worker takes what is planned for one's buffers, and no more. */
+Test(load, nodes_read_their_own_part)
+{
+    if (TEST_HAS_SHADOW_MEMORY) {
+        cr_skip("a sanitizer touches pages of its own");
+    }
+    char *path = test_src_path("model/fable/fable-moe-Q4_K_M.gguf");
+    const struct placement_request request = {.mode = NUMOE_PLACEMENT_SLICE};
+    const uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
+    struct rig r = {0};
+    struct shapes shapes;
+    uint64_t before[2], taken[2];
+    setenv("NUMOE_PAGES", "small", 1);
+    setenv("NUMOE_POOL_THREADS", "2", 1);
+    cr_assert_eq(topo_load("pack:2 [numa(memory=64GiB)] core:2 pu:1", &r.topo, NULL), NUMOE_OK);
+    r.topo->node[0].read_bps = 1e9;
+    r.topo->node[1].read_bps = 3e9; /* so that neither could do the other's work unseen */
+    cr_assert_eq(pools_new(r.topo, 2, &r.pools, NULL), NUMOE_OK);
+    cr_assert_eq(model_open(path, &r.model, NULL), NUMOE_OK);
+    cr_assert_eq(shapes_new(r.model, &shapes, NULL), NUMOE_OK);
+    for (unsigned in = 0; in < 2; in++) {
+        before[in] = touched_pages(in);
+        taken[in] = atomic_load(&r.topo->ledger->taken_bytes[in]);
+    }
+    cr_assert_eq(rig_load(&r, &request, NULL, NULL, NULL), NUMOE_OK);
+    for (unsigned in = 0; in < 2; in++) {
+        const uint64_t n = touched_pages(in) - before[in];
+        const uint64_t placed = (atomic_load(&r.topo->ledger->taken_bytes[in]) - taken[in]) / page;
+        const uint64_t beside = store_loading_bytes(&shapes) / page + 64; /* stack, heap */
+        cr_expect(n >= placed && n <= placed + beside, "node %u: %zu pages, %zu placed, %zu beside",
+                  in, (size_t)n, (size_t)placed, (size_t)beside);
+    }
+    shapes_fini(&shapes);
+    rig_close(&r);
+    free(path);
 }
 
 /* ------------------------------------------------------------------ experts in the file */
