@@ -16,7 +16,11 @@
 #define PROBE_BYTES     ((size_t)48 << 20) /* more than second-level caches and TLBs reach */
 #define PROBE_ROOM_PART 8u /* of what may be taken, the probe's two pieces must be no more */
 #define PANEL_BYTES     ((size_t)8 << 10) /* a panel of 16 rows of some 1000 4-bit weights */
-#define N_ROUND         4u                /* of reading all of it, the best counts */
+/* Read several times, of each stretch the best counts: it is shorter than the time for which others
+ * take the CPU in between. */
+#define N_ROUND        4u
+#define STRETCH_PANELS 64u
+#define N_STRETCH      (PROBE_BYTES / PANEL_BYTES / STRETCH_PANELS)
 #define THP_ENABLED     "/sys/kernel/mm/transparent_hugepage/enabled"
 /* Small pages must win by this: they cost more to make and to keep, and neighbours disturb a short
  * probe. */
@@ -55,20 +59,31 @@ numoe_status pages_policy(enum pages_policy *out, numoe_error *err)
 /* ------------------------------------------------------------------ probe */
 
 /* Reads every panel once, each forwards, in an order that no prefetcher foresees: a step that is
- * coprime to their number. */
-static double read_panels(const uint64_t *data)
+ * coprime to their number. What a stretch of them takes at best goes into best_ns[N_STRETCH]. */
+static void read_panels(const uint64_t *data, uint64_t *best_ns)
 {
     const size_t n_panel = PROBE_BYTES / PANEL_BYTES, n_word = PANEL_BYTES / sizeof(*data);
     uint64_t sum = 0;
-    const uint64_t begin_ns = clock_ns();
-    for (size_t i = 0; i < n_panel; i++) {
-        const uint64_t *panel = data + i * 2477 % n_panel * n_word;
-        for (size_t k = 0; k < n_word; k++) {
-            sum += panel[k];
+    for (size_t s = 0; s < N_STRETCH; s++) {
+        const uint64_t begin_ns = clock_ns();
+        for (size_t i = s * STRETCH_PANELS; i < (s + 1) * STRETCH_PANELS; i++) {
+            const uint64_t *panel = data + i * 2477 % n_panel * n_word;
+            for (size_t k = 0; k < n_word; k++) {
+                sum += panel[k];
+            }
         }
+        best_ns[s] = MIN(best_ns[s], clock_ns() - begin_ns);
     }
     __asm__ volatile("" : : "r"(sum));
-    return (double)(clock_ns() - begin_ns);
+}
+
+static double sum_ns(const uint64_t *ns)
+{
+    double sum = 0;
+    for (size_t s = 0; s < N_STRETCH; s++) {
+        sum += (double)ns[s];
+    }
+    return sum;
 }
 
 bool pages_probe(double *small_ns, double *thp_ns)
@@ -84,14 +99,16 @@ bool pages_probe(double *small_ns, double *thp_ns)
     const bool good = madvise(huge, PROBE_BYTES, MADV_HUGEPAGE) == 0 &&
                       madvise(small, PROBE_BYTES, MADV_NOHUGEPAGE) == 0;
     if (good) {
+        uint64_t best_huge_ns[N_STRETCH], best_small_ns[N_STRETCH];
         memset(huge, 1, 2 * PROBE_BYTES);
-        *small_ns = *thp_ns = 1e30;
+        memset(best_huge_ns, 0xff, sizeof best_huge_ns); /* UINT64_MAX */
+        memset(best_small_ns, 0xff, sizeof best_small_ns);
         for (unsigned i = 0; i < N_ROUND; i++) {
-            const double huge_ns = read_panels((const uint64_t *)huge);
-            const double plain_ns = read_panels((const uint64_t *)small);
-            *thp_ns = MIN(*thp_ns, huge_ns);
-            *small_ns = MIN(*small_ns, plain_ns);
+            read_panels((const uint64_t *)huge, best_huge_ns);
+            read_panels((const uint64_t *)small, best_small_ns);
         }
+        *thp_ns = sum_ns(best_huge_ns);
+        *small_ns = sum_ns(best_small_ns);
     }
     munmap(p, room);
     return good;
