@@ -336,7 +336,18 @@ unsigned tuning_workers(const struct tuning *tuning, const struct topo *topo, un
 
 /* ------------------------------------------------------------------ bandwidth */
 
-#define MAX_BPS 1e15
+#define MAX_BPS      1e15
+#define NOTE_WAIT_MS 100 /* for another process that writes */
+
+/* Others may have found more since this process began: of several that measured at once, the one
+ * that was disturbed least is right. */
+static void note(struct tuning *tuning, const char *name, double bps)
+{
+    double more;
+    if (!memo_get(tuning->memo, name, bps, MAX_BPS, &more, NULL)) {
+        memo_set(tuning->memo, name, bps);
+    }
+}
 
 static void node_name(const struct placement_node *node, char *name)
 {
@@ -363,11 +374,13 @@ bool tuning_recall_nodes(const struct tuning *tuning, struct placement_machine *
 void tuning_note_nodes(struct tuning *tuning, const struct placement_machine *machine)
 {
     char name[MEMO_MAX_NAME];
+    memo_lock(tuning->memo, NOTE_WAIT_MS);
     for (unsigned in = 0; in < machine->n_node; in++) {
         node_name(&machine->node[in], name);
-        memo_set(tuning->memo, name, machine->node[in].read_bps);
+        note(tuning, name, machine->node[in].read_bps);
     }
     memo_save(tuning->memo);
+    memo_unlock(tuning->memo);
 }
 
 /* An engine may have left nodes out since the key was made. */
@@ -393,6 +406,8 @@ void tuning_note_all(struct tuning *tuning, const struct topo *topo, const struc
 {
     char name[MEMO_MAX_NAME];
     all_name(topo, pools, name);
-    memo_set(tuning->memo, name, bps);
+    memo_lock(tuning->memo, NOTE_WAIT_MS);
+    note(tuning, name, bps);
     memo_save(tuning->memo);
+    memo_unlock(tuning->memo);
 }

@@ -29,7 +29,8 @@ void tuning_close(struct tuning *tuning);
 /* For pools_new(). */
 unsigned tuning_workers(const struct tuning *tuning, const struct topo *topo, unsigned n_asked);
 
-/* Read bandwidth of the workers of each node; false where it is not remembered. */
+/* Read bandwidth of the workers of each node; false where it is not remembered. What is noted joins
+ * what other processes have noted meanwhile, and of two numbers the larger one stays. */
 bool tuning_recall_nodes(const struct tuning *tuning, struct placement_machine *machine);
 void tuning_note_nodes(struct tuning *tuning, const struct placement_machine *machine);
 /* The same of all together; 0: not remembered. */

@@ -645,3 +645,20 @@ Test(tuning, bandwidth_of_nodes, .init = begin, .fini = end)
     cr_expect(!tuning_recall_nodes(&t, &m), "other workers");
     tuning_close(&t);
 }
+
+/* Two processes that began before either had measured. */
+Test(tuning, bandwidth_from_several_processes, .init = begin, .fini = end)
+{
+    struct tuning first = {.memo = memo_open("k")}, second = {.memo = memo_open("k")};
+    const struct placement_machine
+        quick = {.n_node = 1, .node = {{.os_index = 0, .n_worker = 4, .read_bps = 3e10}}},
+        disturbed = {.n_node = 1, .node = {{.os_index = 0, .n_worker = 4, .read_bps = 1e8}}};
+    memo_set(first.memo, "x", 7);
+    tuning_note_nodes(&first, &quick);
+    tuning_note_nodes(&second, &disturbed);
+    tuning_close(&first);
+    tuning_close(&second);
+    cr_expect_eq(get_anew("k", "node0_4_bps"), 3e10, "the larger one stays");
+    cr_expect_eq(get_anew("k", "x"), 7, "what the other has written stays");
+    cr_expect_eq(count_files(), 1, "the lock is gone");
+}
