@@ -79,6 +79,7 @@ void job_report_end(const struct batch_job *job)
                 "evaluated again\n",
                 info.n_preempted);
     }
+    report_replicas(job->engine);
 }
 
 uint64_t job_count_lost(const struct batch_job *job)

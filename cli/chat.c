@@ -377,6 +377,9 @@ static int chat_engine(struct chat *c)
         exit_status = fail_status(&err);
     } else if ((exit_status = check_template(c)) == EXIT_OK) {
         exit_status = converse(c);
+        if (!c->model.quiet) {
+            report_replicas(c->engine);
+        }
     }
     numoe_sampler_free(c->sampler);
     numoe_session_free(c->session);

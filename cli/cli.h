@@ -306,6 +306,8 @@ void report_engine(const numoe_engine *engine);
  * where the pages of their weights are. */
 void report_audit(const numoe_engine *engine, const numoe_traffic *since, size_t n_token);
 void report_sampling(const struct sampling_options *o);
+/* What further copies of experts were good for, if there is a place for some. */
+void report_replicas(const numoe_engine *engine);
 /* n_evaluated: decode steps, for the speed. no_probe: what the memory could do is not measured. */
 void report_generation(numoe_engine *engine, const numoe_generate_result *r, size_t n_evaluated,
                        bool no_probe);

@@ -237,8 +237,7 @@ static double rate(size_t n, double seconds)
     return seconds > 0 ? (double)n / seconds : 0;
 }
 
-/* What further copies of experts were good for. */
-static void report_replicas(const numoe_engine *engine)
+void report_replicas(const numoe_engine *engine)
 {
     const numoe_replicas r = numoe_engine_replicas(engine);
 
@@ -248,7 +247,13 @@ static void report_replicas(const numoe_engine *engine)
                 (unsigned long long)r.n_copied, (unsigned long long)r.n_expert,
                 100 * (double)r.n_choice_copied / (double)r.n_choice);
     }
-    if (r.n_place > 0) {
+    if (r.n_place > 0 && r.n_made == 0 && r.n_token < r.n_token_first) {
+        fprintf(stderr,
+                "replicas   no copies yet, of at most %llu: the first are made after %llu tokens, "
+                "%llu were counted\n",
+                (unsigned long long)r.n_place, (unsigned long long)r.n_token_first,
+                (unsigned long long)r.n_token);
+    } else if (r.n_place > 0) {
         fprintf(stderr, "%s%llu cop%s made, %llu in place of others, of at most %llu: ",
                 r.n_copied > 0 && r.n_choice > 0 ? "           " : "replicas   ",
                 (unsigned long long)r.n_made, r.n_made == 1 ? "y" : "ies",

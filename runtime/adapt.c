@@ -92,6 +92,7 @@ numoe_status adapt_new(const struct model *model, struct store *store, bool foll
     for (unsigned il = 0; il < a->n_layer; il++) {
         a->expert_bytes[il] = layer_bytes(store, il);
     }
+    a->totals.n_token_first = (uint64_t)ceil(ENOUGH * a->n_expert / a->n_used);
     for (unsigned in = 0; in < store->n_node; in++) {
         a->totals.n_place += store->replicas->node[in].n_place;
     }

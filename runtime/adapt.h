@@ -13,6 +13,7 @@ struct adapt;
 
 struct adapt_totals {
     uint64_t n_place;           /* copies that there is memory for */
+    uint64_t n_token_first;     /* that are counted before the first copies */
     uint64_t n_made, n_swapped; /* copies made; of them in place of others */
     uint64_t copied_bytes, copy_ns;
 };

@@ -95,6 +95,7 @@ numoe_replicas numoe_engine_replicas(const numoe_engine *engine)
     if (engine->adapt != NULL) {
         const struct adapt_totals t = adapt_get_totals(engine->adapt);
         r.n_place = t.n_place;
+        r.n_token_first = t.n_token_first;
         r.n_made = t.n_made;
         r.n_swapped = t.n_swapped;
         r.copied_bytes = t.copied_bytes;
@@ -109,6 +110,9 @@ numoe_replicas numoe_engine_replicas(const numoe_engine *engine)
         r.n_copied += is_moe && copied;
         r.n_choice += count[i];
         r.n_choice_copied += copied && engine->adapt == NULL ? count[i] : 0;
+    }
+    if (r.n_expert > 0) {
+        r.n_token = r.n_choice / (r.n_expert / hp->n_expert * hp->n_expert_used);
     }
     return r;
 }

@@ -300,6 +300,7 @@ typedef struct numoe_replicas {
     uint64_t n_choice, n_choice_copied; /* copied: at the time of the choice */
     /* Where copies are made while the model runs, by what was counted or with adapt: */
     uint64_t n_place;           /* copies that there is memory for; 0: they stay as planned */
+    uint64_t n_token, n_token_first; /* counted so far, and before the first copies */
     uint64_t n_made, n_swapped; /* copies made; of them in place of others */
     uint64_t copied_bytes;      /* of weights, between nodes: numoe_traffic has none of it */
     double copy_seconds;        /* that steps waited for it */

@@ -57,6 +57,10 @@ for option in '--placement shard --replica-budget 10%' "--plan $tmp/places --ada
     grep -Eq '[0-9]+ cop(y|ies) made, [0-9]+ in place of others, of at most [1-9]' "$tmp/err" ||
         complain "$option: not said what was copied: $(cat "$tmp/err")"
 done
+# few tokens, and little memory
+"$numoe" run --temp 0 -n 4 -p Once --topology "$two" --placement shard --replica-budget 10% >"$tmp/out" 2>"$tmp/err" </dev/null
+grep -Eq 'no copies yet, of at most [1-9][0-9]*: the first are made after 256 tokens, [1-9] were counted' "$tmp/err" ||
+    complain "not said when copies come: $(cat "$tmp/err")"
 
 # ---- experts in the file
 tell -q --mmap --topology "$two" >"$tmp/more" 2>"$tmp/err"
@@ -137,6 +141,10 @@ expect 2 'have no replicas' run --placement shard --replica-budget 10% --mmap
 expect 2 'adapt needs a budget' run --adapt
 expect 2 'for the placement shard: slice has none' run --adapt --placement slice
 expect 0 'experts have no replicas: the placement is slice' run --adapt --replica-budget 10%
+expect 0 'the budget for them has no room for one' run --placement shard --replica-budget 1KiB
+expect 0 'the budget for them has no room for one' run --placement shard --replica-budget 1KiB --adapt
+expect 0 'the budget for them has no room for one' run --placement shard --replica-budget 1KiB \
+    --expert-stats "$tmp/stats"
 expect 2 'for the placement shard, slice makes none' run --placement slice --replica-budget 10% \
     --expert-stats "$tmp/stats"
 expect 2 'slice does not use them' run --placement slice --expert-stats "$tmp/stats"
