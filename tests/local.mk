@@ -16,7 +16,7 @@ unit_tests += tests/unit/test-stats tests/unit/test-lanes tests/unit/test-profil
 script_tests += tests/check-layers.sh tests/check-symbols.sh tests/check-versions.sh
 script_tests += tests/cli/errors.sh tests/cli/run.sh tests/cli/chat.sh tests/cli/eval.sh tests/cli/plan.sh \
 	tests/cli/interrupt.sh tests/cli/terminal.sh tests/cli/bundled.sh
-script_tests += tests/cli/topo.sh tests/cli/files.sh tests/cli/gpu.sh tests/cli/tune.sh
+script_tests += tests/cli/topo.sh tests/cli/cgroup.sh tests/cli/files.sh tests/cli/gpu.sh tests/cli/tune.sh
 script_tests += tests/cli/batch.sh tests/cli/batch-kill.sh tests/cli/batch-mpi.sh
 script_tests += tests/cli/experts.sh tests/cli/bench.sh tests/cli/scale.sh
 EXTRA_DIST += tests/cli/lib.sh tests/cli/batch-lib.sh

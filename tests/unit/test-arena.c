@@ -249,6 +249,43 @@ Test(arena, more_than_is_free_is_an_error_with_numbers)
     topo_free(t);
 }
 
+static void write_at(const char *dir, const char *path, const char *text)
+{
+    char full[160];
+    snprintf(full, sizeof(full), "%s%s", dir, path);
+    for (char *p = full + strlen(dir) + 1; (p = strchr(p, '/')) != NULL; *p++ = '/') {
+        *p = '\0';
+        mkdir(full, 0755);
+    }
+    FILE *f = fopen(full, "w");
+    fputs(text, f);
+    fclose(f);
+}
+
+/* Others take memory of a node after the start. */
+Test(arena, what_is_free_now_counts_too)
+{
+    static const char meminfo[] = "/sys/devices/system/node/node1/meminfo";
+    char dir[] = "/tmp/numoe-root-XXXXXX", command[96], *p = NULL;
+    struct topo *t = NULL;
+    numoe_error err;
+    cr_assert_not_null(mkdtemp(dir));
+    write_at(dir, "/sys/devices/system/node/has_memory", "0-1\n");
+    write_at(dir, meminfo, "Node 1 MemFree:   1048576 kB\n");
+    cr_assert_eq(topo_load_below(dir, "pack:2 [numa(memory=1GiB)] core:2 pu:1", &t, NULL),
+                 NUMOE_OK);
+    struct node_arena *a = new_arena(t, 1);
+    take(a, 64 * MIB);
+    write_at(dir, meminfo, "Node 1 MemFree:   131072 kB\n");
+    cr_expect_eq(node_arena_alloc(a, 129 * MIB, &p, &err), NUMOE_E_MEMORY);
+    cr_expect(strstr(err.text, "128.0 MiB left free or reclaimable there now"), "%s", err.text);
+    take(a, 128 * MIB);
+    node_arena_free(a);
+    topo_free(t);
+    snprintf(command, sizeof(command), "rm -r %s", dir);
+    cr_expect_eq(system(command), 0);
+}
+
 Test(arena, control_group_limit_counts_over_all_nodes)
 {
     struct topo *t = load("pack:2 [numa(memory=64GiB)] core:2 pu:1");
@@ -716,19 +753,6 @@ Test(audit, samples_are_bounded_and_get_around)
     cr_expect(sum.is_unknown, "numa_maps is not read for a sample");
     node_arena_free(a);
     topo_free(t);
-}
-
-static void write_at(const char *dir, const char *path, const char *text)
-{
-    char full[160];
-    snprintf(full, sizeof(full), "%s%s", dir, path);
-    for (char *p = full + strlen(dir) + 1; (p = strchr(p, '/')) != NULL; *p++ = '/') {
-        *p = '\0';
-        mkdir(full, 0755);
-    }
-    FILE *f = fopen(full, "w");
-    fputs(text, f);
-    fclose(f);
 }
 
 static int refuse_any(struct world *w, void *addr, size_t bytes, unsigned os_node)

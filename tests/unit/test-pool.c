@@ -908,6 +908,31 @@ Test(pool, waits_awake_for_as_long_as_told)
     topo_free(t);
 }
 
+/* Threads that have lost their CPUs do not wait awake for those that they now share others with. */
+Test(cpus, fewer_cpus_end_the_waiting_awake)
+{
+    struct topo *t = NULL;
+    setenv("NUMOE_POOL_THREADS", "4", 1);
+    be_quiet();
+    put("/sys/devices/system/cpu/online", "0-3\n");
+    put_v2("/job");
+    put("/sys/fs/cgroup/job/cpuset.cpus.effective", "0-3\n");
+    cr_assert_eq(topo_load_below(root, "pack:1 [numa(memory=1GiB)] core:4 pu:1", &t, NULL), 0);
+    t->n_runnable = 4;
+    t->world->pin = note_pin_alone;
+    t->world->is_pinned = compare_pin;
+    struct pools *pools = start(t, 4);
+    pools_set_sleep(pools, 200000000);
+    const double before = waiting_seconds(pools);
+    change_cpuset("0-1\n");
+    cr_expect(pools_repin(pools));
+    const double after = waiting_seconds(pools);
+    cr_expect_gt(before, 0.010, "%.6f s of 0.2 s", before);
+    cr_expect_lt(after, 0.005, "%.6f s", after);
+    pools_free(pools);
+    topo_free(t);
+}
+
 /* Phases as short as a small model's, with barriers between them. */
 static void work_in_phases(struct worker *w, void *arg)
 {
