@@ -44,6 +44,32 @@ if test -n "$cpus" && test "$first" != "$cpus"; then
     has ' mend: +mpirun --bind-to none' "$tmp/out"
 fi
 
+# Firmware that puts node 0 over one and a half of two sockets: hwloc's banner about it is not shown.
+system=$tmp/firmware/sys/devices/system
+for cpu in 0 1 2 3; do
+    mkdir -p "$system/cpu/cpu$cpu/topology"
+    cd "$system/cpu/cpu$cpu/topology" || exit 1
+    echo $((cpu / 2)) >physical_package_id
+    echo $cpu >core_id
+    echo $((1 << cpu)) >core_cpus
+    printf '%x\n' $((cpu < 2 ? 3 : 12)) >package_cpus
+    cp core_cpus thread_siblings
+    cp package_cpus core_siblings
+    cd "$OLDPWD" || exit 1
+done
+for node in 0:7 1:8; do
+    mkdir -p "$system/node/node${node%:*}"
+    echo "${node#*:}" >"$system/node/node${node%:*}/cpumap"
+    echo "Node ${node%:*} MemTotal: 1048576 kB" >"$system/node/node${node%:*}/meminfo"
+done
+for kind in online possible; do
+    echo 0-3 >"$system/cpu/$kind"
+    echo 0-1 >"$system/node/$kind"
+done
+expect 0 '' env HWLOC_FSROOT="$tmp/firmware" HWLOC_COMPONENTS=linux,stop "$numoe" topo
+has '2 packages, 2 NUMA nodes, 4 cores' "$tmp/out"
+test "$(grep -c '^  node 0 .* shared by packages$' "$tmp/out")" -eq 2 || complain 'node 0 is not over two packages'
+
 expect 0 '' "$numoe" doctor
 has '^(ok|note|warning) +kernel ' "$tmp/out"
 has '^[0-9]+ warnings?, [0-9]+ notes?$' "$tmp/out"

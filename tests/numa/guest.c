@@ -42,7 +42,7 @@
  *   mlock limits are small                       doctor: locked memory; nothing is locked
  *   sched_getaffinity with a small mask: EINVAL  topo: this_machine (masks grow)
  *   over memory.max: killed                      check_full limit; check-numa disk; cli/cgroup.sh
- *   firmware puts a node over two sockets        check-numa uneven, crossed; topo: xml_machines
+ *   firmware puts a node over two sockets        check-numa uneven, crossed; topo: xml_machines; cli/topo.sh
  *   CPUs offline                                 check-numa offline; watch
  *   nodes with CPUs and no memory                check-numa memory-less; topo: cpus_without_memory
  *   nodes with memory and no CPUs                check-numa memory-only
