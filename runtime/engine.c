@@ -242,6 +242,10 @@ static void tell_replicas(const numoe_engine_params *params, const struct placem
                  placement_mode_name(plan->mode), plan->reason);
     } else if (has_budget && plan->n_place_asked == 0 && plan->n_replicated == 0) {
         log_warn("experts have no replicas: the budget for them has no room for one");
+    } else if (params->adapt && params->plan != NULL && n_place == 0) {
+        log_warn("--adapt has nothing to change: the plan %s has no further copies of experts, nor "
+                 "places for some",
+                 params->plan);
     } else if (params->adapt && n_place == 0) {
         log_warn("--adapt has nothing to change: there is no room for further copies of experts");
     } else if (n_place < plan->n_place_asked) {

@@ -141,6 +141,8 @@ expect 2 'have no replicas' run --placement shard --replica-budget 10% --mmap
 expect 2 'adapt needs a budget' run --adapt
 expect 2 'for the placement shard: slice has none' run --adapt --placement slice
 expect 0 'experts have no replicas: the placement is slice' run --adapt --replica-budget 10%
+"$numoe" plan --topology "$two" --placement shard --json >"$tmp/none"
+expect 0 "the plan $tmp/none has no further copies" run --plan "$tmp/none" --adapt
 expect 0 'the budget for them has no room for one' run --placement shard --replica-budget 1KiB
 expect 0 'the budget for them has no room for one' run --placement shard --replica-budget 1KiB --adapt
 expect 0 'the budget for them has no room for one' run --placement shard --replica-budget 1KiB \
