@@ -194,6 +194,30 @@ static void make_folder(const struct memo *memo)
     mkdir(path, 0700);
 }
 
+bool memo_can_be_saved(const struct memo *memo)
+{
+    char path[PATH_MAX + 8];
+    if (memo_path(memo) == NULL) {
+        return false;
+    }
+    /* make_folder() makes two; the one above them has to be there */
+    size_t len = memo->folder_len;
+    for (unsigned n = 0; n < 3; n++) {
+        snprintf(path, sizeof path, "%.*s/.", (int)len, memo->path);
+        if (access(path, W_OK | X_OK) == 0) {
+            return true;
+        }
+        if (errno != ENOENT) {
+            return false;
+        }
+        while (len > 0 && memo->path[len - 1] != '/') {
+            len--;
+        }
+        len -= len > 0;
+    }
+    return false;
+}
+
 /* 0 or an errno. */
 static int write_file(const struct memo *memo, const char *path, int fd)
 {

@@ -43,6 +43,9 @@ void memo_unlock(struct memo *memo);
 /* The file, whether it is there or not; NULL where nothing can be remembered: no folder is known. */
 const char *memo_path(const struct memo *memo);
 
+/* Whether memo_save() can write it, as far as the permissions of folders tell. */
+bool memo_can_be_saved(const struct memo *memo);
+
 /* The text of such a file as memo_open() reads it, into an empty memo; false where it is none of this
  * key. now: seconds since 1970. */
 bool memo_parse(struct memo *memo, const char *text, size_t bytes, int64_t now);

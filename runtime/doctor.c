@@ -84,6 +84,22 @@ static void ask_gpu_program(struct doctor_report *report)
     gpu_program_stop(program);
 }
 
+static void describe_tuning(const struct tuning *tuning, struct doctor_finding *f)
+{
+    const char *path = memo_path(tuning->memo);
+    if (tuning->memo == NULL) { /* NUMOE_PROBE=off */
+        snprintf(f->found, sizeof f->found, "%s", tuning->text);
+        return;
+    }
+    snprintf(f->found, sizeof f->found, "%.120s (%.120s)", tuning->text,
+             path != NULL ? path : "nothing can be remembered: no HOME, no XDG_CACHE_HOME");
+    if (!memo_can_be_saved(tuning->memo)) {
+        f->level = DOCTOR_NOTE;
+        f->cost = "what is measured cannot be remembered: each start measures again";
+        f->mend = "export XDG_CACHE_HOME=FOLDER, one that can be written; or NUMOE_PROBE=off";
+    }
+}
+
 /* What an engine on this machine would take from former ones. */
 static void tell_tuning(struct doctor_report *report)
 {
@@ -102,10 +118,11 @@ static void tell_tuning(struct doctor_report *report)
     }
     if (status != NUMOE_OK) {
         snprintf(f->found, sizeof f->found, "%.250s", why.text);
+        f->level = DOCTOR_WARNING;
+        f->cost = "no model can be opened";
+        f->mend = "unset the variable, or give it one of these values";
     } else {
-        const char *path = memo_path(tuning.memo);
-        snprintf(f->found, sizeof f->found, "%.120s (%.120s)", tuning.text,
-                 path != NULL ? path : "nothing can be remembered: no HOME, no XDG_CACHE_HOME");
+        describe_tuning(&tuning, f);
         tuning_close(&tuning);
     }
     topo_free(topo);

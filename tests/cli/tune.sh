@@ -48,6 +48,18 @@ cp "$file" "$tmp/kept"
 "$numoe" doctor | grep -Eq "^ok +tuning .*measured on .*$(basename "$file")" ||
     complain "doctor: $("$numoe" doctor | grep tuning)"
 
+# The doctor says where nothing will be remembered, and why nothing is opened.
+doctor()
+{
+    "$numoe" doctor | grep -A2 tuning
+}
+NUMOE_PROBE=off doctor | grep -q '^ok .*defaults, nothing is measured$' || complain "off: $(NUMOE_PROBE=off doctor)"
+XDG_CACHE_HOME=/dev/null doctor >"$tmp/doctor"
+grep -q '^note .*not measured yet (/dev/null/numoe/' "$tmp/doctor" && grep -q 'each start measures again' "$tmp/doctor" ||
+    complain "no folder: $(cat "$tmp/doctor")"
+XDG_CACHE_HOME=$tmp/new doctor | grep -q '^note' && complain 'a folder that can be made is noted'
+NUMOE_PROBE=of doctor | grep -q '^warning .*NUMOE_PROBE is "of"' || complain "of: $(NUMOE_PROBE=of doctor)"
+
 # A choice that is there is used, with --no-probe it is not, and what is asked for counts more.
 sed -n '1h;1!H;${g;s/"sleep_ns": \[[^,]*,/"sleep_ns": [777000,/;p;}' "$tmp/kept" >"$file"
 story used

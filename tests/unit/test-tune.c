@@ -251,6 +251,7 @@ Test(memo, no_place_for_it, .init = begin, .fini = end)
     setenv("XDG_CACHE_HOME", path, 1); /* a file is no folder */
     struct memo *memo = memo_open("k");
     cr_assert_not_null(memo);
+    cr_expect(!memo_can_be_saved(memo));
     cr_expect(memo_lock(memo, 1000), "nobody else measures");
     memo_set(memo, "x", 1);
     memo_save(memo);
@@ -262,6 +263,7 @@ Test(memo, no_place_for_it, .init = begin, .fini = end)
     setenv("XDG_CACHE_HOME", "relative/path", 1); /* counts as none */
     memo = memo_open("k");
     cr_expect_null(memo_path(memo));
+    cr_expect(!memo_can_be_saved(memo));
     cr_expect(memo_lock(memo, 1000));
     memo_save(memo);
     memo_close(memo);
@@ -272,6 +274,16 @@ Test(memo, no_place_for_it, .init = begin, .fini = end)
     snprintf(path, sizeof path, "%s/.cache/numoe/", folder);
     cr_expect(strncmp(home, path, strlen(path)) == 0, "%s", home);
     free(home);
+    memo = memo_open("k");
+    cr_expect(memo_can_be_saved(memo), ".cache and numoe are made");
+    memo_close(memo);
+    snprintf(path, sizeof path, "%s/a/b", folder);
+    setenv("XDG_CACHE_HOME", path, 1);
+    memo = memo_open("k");
+    cr_expect(!memo_can_be_saved(memo), "a is not");
+    memo_save(memo);
+    cr_expect_neq(access(path, F_OK), 0);
+    memo_close(memo);
 
     cr_expect_null(memo_path(NULL)); /* lack of memory */
     cr_expect(memo_lock(NULL, 1000) && isnan(get(NULL, "x")));
