@@ -1,5 +1,6 @@
 core_sources += \
 	include/numoe/numoe.h \
+	base/cache.h \
 	base/clock.h \
 	base/knob.c base/knob.h \
 	base/log.c base/log.h \

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/cache.h"
 #include "base/clock.h"
 #include "base/mem.h"
 
@@ -14,7 +15,7 @@
 #define MIN_PASS       5
 #define PROBE_NS       UINT64_C(200000000)
 #define MIN_PART_BYTES ((size_t)8 << 20)
-#define LLC_MULTIPLE   4 /* of the last-level cache, where it is not emptied between passes */
+#define LLC_MULTIPLE   4 /* of the last-level cache, where nothing is evicted between passes */
 #define SMALL_SHARE    8 /* at most this fraction of the memory that is free */
 
 #define STEP_BYTES 256 /* of one turn of the read loops */
@@ -26,7 +27,7 @@ struct probe {
     uint64_t sum[POOL_MAX_WORKER]; /* makes the reads observable */
     uint64_t begin_ns;             /* Sync: written by worker 0 before a barrier */
     unsigned n_pass;
-    bool empties; /* caches before each pass */
+    bool evicts; /* before each pass */
     bool more;
 };
 
@@ -70,25 +71,6 @@ static uint64_t read_all(const char *bytes, size_t n)
     return read_base(bytes, n);
 }
 
-/* With these out of all caches, few bytes are enough, however large the caches are: memory that was
- * never touched costs more than reading it, in a virtual machine many times as much. */
-#if defined(__x86_64__)
-#define CAN_EMPTY true
-static void empty_caches(const char *bytes, size_t n)
-{
-    for (size_t i = 0; i < n; i += CACHE_LINE_BYTES) {
-        __builtin_ia32_clflush(bytes + i);
-    }
-    __builtin_ia32_mfence();
-}
-#else
-#define CAN_EMPTY false
-static void empty_caches(const char *bytes, size_t n)
-{
-    (void)bytes, (void)n;
-}
-#endif
-
 /* All are as slow as the slowest node. */
 static void end_pass(struct probe *probe, unsigned n_node, uint64_t since_start_ns)
 {
@@ -109,8 +91,8 @@ static void probe_run(struct worker *w, void *arg)
     uint64_t sum = 0, start = clock_ns();
     do {
         unsigned pass = probe->n_pass;
-        if (probe->empties) {
-            empty_caches(part, n);
+        if (probe->evicts) {
+            cache_evict(part, n);
         }
         worker_all_barrier(w);
         uint64_t begin = clock_ns();
@@ -141,7 +123,7 @@ static double best_bps(uint64_t bytes, const uint64_t *ns, unsigned n)
 
 /* More than what caches hold of it, but a small part of what is free. */
 static size_t choose_part_bytes(const struct topo *topo, unsigned in, unsigned nw, unsigned n_node,
-                                uint64_t most_bytes, bool empties)
+                                uint64_t most_bytes, bool evicts)
 {
     const struct topo_node *node = &topo->node[in];
     uint64_t room = topo->host_room_bytes / n_node;
@@ -149,7 +131,7 @@ static size_t choose_part_bytes(const struct topo *topo, unsigned in, unsigned n
         room = MIN(room, node->available_bytes);
     }
     uint64_t want =
-        empties ? MIN_PART_BYTES : MAX(LLC_MULTIPLE * node->llc_bytes / nw, MIN_PART_BYTES);
+        evicts ? MIN_PART_BYTES : MAX(LLC_MULTIPLE * node->llc_bytes / nw, MIN_PART_BYTES);
     want = MIN(MIN(want, room / SMALL_SHARE / nw), most_bytes);
     return round_up((size_t)MAX(want, STEP_BYTES), STEP_BYTES);
 }
@@ -170,12 +152,12 @@ numoe_status bandwidth_read_within(struct pools *pools, const struct topo *topo,
     FORWARD_IF(mem_new(&probe, 1, sizeof(*probe), "bandwidth probe", err));
     numoe_status st = NUMOE_OK;
     uint64_t bytes = 0;
-    probe->empties = CAN_EMPTY && most_bytes == UINT64_MAX;
+    probe->evicts = CACHE_CAN_EVICT && most_bytes == UINT64_MAX;
     for (unsigned in = 0; st == NUMOE_OK && in < n_node; in++) {
         unsigned nw = pools_node_workers(pools, in);
         probe->part_bytes[in] =
             choose_part_bytes(topo, in, nw, n_node, most_bytes / pools_n_worker(pools),
-                              probe->empties);
+                              probe->evicts);
         bytes += probe->part_bytes[in] * nw;
         st = node_arena_new(topo, in, "bandwidth probe", &arena[in], err);
         if (st == NUMOE_OK) {

@@ -5,6 +5,7 @@
 
 #include <string.h>
 
+#include "base/cache.h"
 #include "base/clock.h"
 #include "base/median.h"
 #include "base/mem.h"
@@ -15,6 +16,7 @@
 #define TYPE          FORMAT_Q4_K /* what most weights of most files are */
 #define K             2048u
 #define PRODUCT_BYTES ((size_t)4 << 20) /* of all nodes between two meetings: a layer's experts */
+#define WORKER_BYTES  ((size_t)16 << 20) /* of panels, where they can be evicted before each run */
 #define N_TOKEN       32u               /* of a prompt */
 #define MIN_ROUND     5u
 #define MAX_ROUND     64u
@@ -50,9 +52,21 @@ static void multiply(struct worker *w, const struct probe *p, unsigned i, unsign
     worker_all_barrier(w);
 }
 
+/* The worker's part of all panels of its node. */
+static uint8_t *own_panels(const struct worker *w, const struct probe *p, size_t *bytes)
+{
+    uint32_t lo, hi;
+    share_static(p->n_product * p->n_panel, w->iw, w->nw, &lo, &hi);
+    *bytes = (hi - lo) * p->panel_bytes;
+    return p->part[w->in].panels + lo * p->panel_bytes;
+}
+
 static void run(struct worker *w, void *arg)
 {
     struct probe *p = arg;
+    size_t bytes;
+    const uint8_t *panels = own_panels(w, p, &bytes);
+    cache_evict(panels, bytes);
     worker_all_barrier(w);
     const uint64_t begin_ns = clock_ns();
     for (unsigned i = 0; i < p->n_product; i++) {
@@ -69,10 +83,9 @@ static void run(struct worker *w, void *arg)
 /* Bytes of one value, whose products mean nothing. */
 static void touch(struct worker *w, void *arg)
 {
-    struct probe *p = arg;
-    uint32_t lo, hi;
-    share_static(p->n_product * p->n_panel, w->iw, w->nw, &lo, &hi);
-    memset(p->part[w->in].panels + lo * p->panel_bytes, 1, (hi - lo) * p->panel_bytes);
+    size_t bytes;
+    uint8_t *panels = own_panels(w, arg, &bytes);
+    memset(panels, 1, bytes);
 }
 
 static numoe_status prepare(struct probe *p, unsigned in, struct node_arena *arena,
@@ -119,6 +132,13 @@ static void compare(struct probe *p, struct pools *usual, struct pools *other, u
                                    .prompt = median_double(prompt, n)};
 }
 
+/* Of panels on all nodes. */
+static uint64_t probe_bytes(const struct topo *topo, const struct pools *usual)
+{
+    const uint64_t most = kernel_probe_bytes(topo, usual);
+    return CACHE_CAN_EVICT ? MIN(pools_n_worker(usual) * WORKER_BYTES, most) : most;
+}
+
 numoe_status worker_probe(const struct topo *topo, const struct kern *kern, struct pools *usual,
                           struct pools *other, uint64_t ns, struct worker_ratio *ratio,
                           numoe_error *err)
@@ -130,8 +150,8 @@ numoe_status worker_probe(const struct topo *topo, const struct kern *kern, stru
     p->kern = kern;
     p->panel_bytes = PANEL_ROWS * format_row_bytes(format_find(TYPE), K);
     p->n_panel = (uint32_t)MAX(PRODUCT_BYTES / topo->n_node / p->panel_bytes, 1u);
-    p->n_product = (unsigned)MAX(
-        kernel_probe_bytes(topo, usual) / topo->n_node / (p->n_panel * p->panel_bytes), 1u);
+    p->n_product =
+        (unsigned)MAX(probe_bytes(topo, usual) / topo->n_node / (p->n_panel * p->panel_bytes), 1u);
     for (unsigned in = 0; status == NUMOE_OK && in < topo->n_node; in++) {
         status = node_arena_new(topo, in, "worker probe", &arena[in], err);
         if (status == NUMOE_OK) {
