@@ -125,6 +125,10 @@ static numoe_status run_all(struct bench *b, const unsigned *list, unsigned n_li
                             numoe_error *err)
 {
     const numoe_engine_info *info = numoe_engine_get_info(b->engine);
+    if (info->n_node < 2) {
+        return status_fail(err, NUMOE_E_INPUT,
+                           "one node has one lane: take a machine of several, or --topology");
+    }
     for (int way = 0; way < N_WAY; way++) {
         FORWARD_IF(mem_new(&b->rate[way], b->n_round, sizeof(double), "rates", err));
     }
@@ -192,7 +196,9 @@ int main(int argc, char **argv)
     }
     if (!ok || optind < argc || params.model_path == NULL) {
         fprintf(stderr, "usage: throughput -m MODEL [--topology SPEC] [-t WORKERS] "
-                        "[-b SEQUENCES,...] [-n TOKENS] [-r ROUNDS]\n");
+                        "[-b SEQUENCES,...] [-n TOKENS] [-r ROUNDS]\n"
+                        "up to %u sequences, tokens and rounds up to %u\n",
+                MAX_SEQUENCE, MAX_ROUND);
         return 2;
     }
     params.placement = NUMOE_PLACEMENT_REPLICATE;

@@ -117,7 +117,7 @@ static numoe_status deal_layer(struct deal *d, unsigned il, struct ranked *order
         if (nodes == 0) {
             return status_fail(
                 err, NUMOE_E_MEMORY,
-                "%u experts of layer %u, %.1f MiB each, find no room on any of %u nodes: take a "
+                "%u experts of layer %u, %.1f MiB each, find no room on any node of %u: take a "
                 "smaller quantization",
                 d->n_expert - i, il, (double)l->bytes / 1048576.0, d->p->n_node);
         }
