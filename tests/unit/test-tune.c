@@ -198,7 +198,7 @@ Test(memo, damaged_at_every_byte, .init = begin, .fini = end)
 
 /* What lies where the file should be: nothing of it is used or waited for, and where it can be replaced
  * it is. */
-Test(memo, what_is_no_file_of_ours, .init = begin, .fini = end, .timeout = 20)
+Test(memo, what_is_no_file_of_ours, .init = begin, .fini = end, .timeout = 60)
 {
     char *path = path_of("k"), *elsewhere = NULL;
     cr_assert(asprintf(&elsewhere, "%s/elsewhere", folder) > 0);
@@ -500,7 +500,7 @@ static void pretend_to_multiply(const void *panels, unsigned n_row, const struct
 #define MANY_ROUNDS_NS 300000000u /* others may have the CPUs for some of them */
 
 /* Kernels that only take time, in one pool ten times as much as in the other. */
-Test(tuning, probe_of_workers, .timeout = 120)
+Test(tuning, probe_of_workers, .timeout = 60)
 {
     struct topo *topo = load("pack:2 [numa(memory=1GiB)] core:2 pu:1");
     struct pools *quick = NULL, *slow = NULL;
