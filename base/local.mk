@@ -2,6 +2,7 @@ core_sources += \
 	include/numoe/numoe.h \
 	base/cache.h \
 	base/clock.h \
+	base/hash.h \
 	base/knob.c base/knob.h \
 	base/log.c base/log.h \
 	base/median.h \

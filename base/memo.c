@@ -25,6 +25,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/hash.h"
 #include "base/knob.h"
 #include "base/log.h"
 #include "base/mem.h"
@@ -315,16 +316,6 @@ void memo_unlock(struct memo *memo)
 
 /* ------------------------------------------------------------------ life */
 
-/* FNV-1a. */
-static uint64_t hash(const char *text)
-{
-    uint64_t h = UINT64_C(0xcbf29ce484222325);
-    for (; *text; text++) {
-        h = (h ^ (unsigned char)*text) * UINT64_C(0x100000001b3);
-    }
-    return h;
-}
-
 /* As the XDG base directory specification says: a path that is not absolute counts as none. */
 static void find_path(struct memo *memo)
 {
@@ -340,7 +331,8 @@ static void find_path(struct memo *memo)
     const int all = n < 0 || n >= PATH_MAX
                         ? PATH_MAX
                         : n + snprintf(memo->path + n, (size_t)(PATH_MAX - n), "/%016llx.json",
-                                       (unsigned long long)hash(memo->key));
+                                       (unsigned long long)hash_bytes(
+                                           HASH_BEGIN, memo->key, strlen(memo->key)));
     memo->folder_len = (size_t)n;
     if (all >= PATH_MAX) {
         memo->path[0] = '\0';

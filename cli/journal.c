@@ -14,17 +14,14 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/hash.h"
+
 #define HEADER_START "{\"numoe\":"     /* of a journal; journal_begin() is given it */
 #define PIECE_BYTES  ((size_t)1 << 16) /* of results, to be checked */
 
 uint64_t journal_hash(uint64_t hash, const void *data, size_t bytes)
 {
-    const unsigned char *p = data;
-    hash = hash ? hash : UINT64_C(0xcbf29ce484222325);
-    for (size_t i = 0; i < bytes; i++) {
-        hash = (hash ^ p[i]) * UINT64_C(0x100000001b3);
-    }
-    return hash;
+    return hash_bytes(hash ? hash : HASH_BEGIN, data, bytes);
 }
 
 static int fail_errno(const char *path)

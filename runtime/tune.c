@@ -11,6 +11,7 @@
 #include <sys/utsname.h>
 #include <time.h>
 
+#include "base/hash.h"
 #include "base/knob.h"
 #include "base/log.h"
 #include "kernels/select.h"
@@ -53,14 +54,14 @@ uint32_t tuning_choose_sleep(uint64_t wake_ns)
 
 /* ------------------------------------------------------------------ the key */
 
-/* FNV-1a over the numbers of a node's CPUs, in their order: a list of all would be long. */
+/* Of the numbers of a node's CPUs, in their order: a list of all would be long. */
 static uint64_t hash_cpus(const struct topo_node *node)
 {
-    uint64_t h = UINT64_C(0xcbf29ce484222325);
+    uint64_t hash = HASH_BEGIN;
     for (unsigned i = 0; i < node->n_pu; i++) {
-        h = (h ^ node->pu[i]) * UINT64_C(0x100000001b3);
+        hash = hash_add(hash, node->pu[i]);
     }
-    return h;
+    return hash;
 }
 
 static numoe_status add_nodes(const struct topo *topo, struct strbuf *out, numoe_error *err)

@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/hash.h"
 #include "base/mem.h"
 #include "numoe/numoe.h"
 
@@ -31,7 +32,7 @@ static uint64_t hash_of(const float *logits, unsigned n, uint64_t hash)
     for (unsigned i = 0; i < n; i++) {
         uint32_t bits;
         memcpy(&bits, &logits[i], sizeof bits);
-        hash = (hash ^ bits) * UINT64_C(0x100000001b3);
+        hash = hash_add(hash, bits);
     }
     return hash;
 }

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/hash.h"
 #include "numoe/numoe.h"
 #include "store/replica.h"
 #include "tests/unit/rig.h"
@@ -142,7 +143,7 @@ static void add_logits(void *arg, size_t position, const float *logits)
     for (unsigned i = 0; i < hash->n_vocab; i++) {
         uint32_t bits;
         memcpy(&bits, &logits[i], sizeof bits);
-        hash->value = (hash->value ^ bits) * UINT64_C(0x100000001b3);
+        hash->value = hash_add(hash->value, bits);
     }
     hash->n++;
 }
