@@ -54,6 +54,11 @@ static bool has_budget(const numoe_engine_params *params)
     return params->replica_bytes > 0 || params->replica_percent > 0;
 }
 
+bool params_replicas_change(const numoe_engine_params *params)
+{
+    return params->adapt || (has_budget(params) && params->expert_stats == NULL);
+}
+
 /* What cannot be together with experts on other processes. */
 static numoe_status check_peers(const numoe_engine_params *params, numoe_error *err)
 {

@@ -11,4 +11,8 @@ numoe_status params_check(const numoe_engine_params *params, numoe_error *err);
 /* That an engine would use them: a plan may be made to compare what one engine would not do. */
 numoe_status params_check_used(const numoe_engine_params *params, numoe_error *err);
 
+/* Whether copies of experts are to come and go: with adapt, or where only counting will tell which
+ * ones. */
+bool params_replicas_change(const numoe_engine_params *params);
+
 #endif

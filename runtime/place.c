@@ -13,6 +13,7 @@
 #include "kernels/select.h"
 #include "numa/room.h"
 #include "runtime/engine.h"
+#include "runtime/params.h"
 #include "store/stats.h"
 
 #define PLAN_MAX_BYTES (256u << 20)
@@ -209,12 +210,6 @@ static numoe_status refuse(const numoe_engine_params *params, const struct model
     return status;
 }
 
-bool place_replicas_change(const numoe_engine_params *params)
-{
-    const bool has_budget = params->replica_bytes > 0 || params->replica_percent > 0;
-    return params->adapt || (has_budget && params->expert_stats == NULL);
-}
-
 static numoe_status plan_anew(const numoe_engine_params *params, const struct model *model,
                               const struct topo *topo, struct place *p, numoe_error *err)
 {
@@ -223,7 +218,7 @@ static numoe_status plan_anew(const numoe_engine_params *params, const struct mo
         .mode = params->placement,
         .replica_bytes = params->replica_bytes,
         .replica_percent = params->replica_percent,
-        .replicas_change = place_replicas_change(params),
+        .replicas_change = params_replicas_change(params),
     };
     if (params->expert_stats != NULL) {
         FORWARD_IF(expert_stats_load(params->expert_stats, model, &stats, err));

@@ -29,10 +29,6 @@ numoe_status place_open_machine(const numoe_engine_params *params, const struct 
 numoe_status place_choose(const numoe_engine_params *params, const struct model *model,
                           struct topo *topo, struct place *place, numoe_error *err);
 
-/* Whether copies of experts are to come and go: with adapt, or where only counting will tell which
- * ones. */
-bool place_replicas_change(const numoe_engine_params *params);
-
 /* "rows of every matrix cut over nodes" */
 const char *place_mode_text(const struct placement *plan);
 /* "rows of every matrix on 2 nodes: node 0 50 % with 8 workers, ...; why". */

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "model/geometry.h"
+#include "runtime/params.h"
 #include "runtime/place.h"
 #include "runtime/plan.h"
 #include "store/stats.h"
@@ -236,7 +237,7 @@ numoe_status plan_compare(const numoe_plan_params *params, const struct model *m
         .machine = machine,
         .request = {.replica_bytes = engine->replica_bytes,
                     .replica_percent = engine->replica_percent,
-                    .replicas_change = place_replicas_change(engine)},
+                    .replicas_change = params_replicas_change(engine)},
         .chunk_tokens = engine->chunk_tokens ? engine->chunk_tokens : CHUNK_TOKENS_DEFAULT,
         .has_gpu = params->gpu != NULL,
     };
