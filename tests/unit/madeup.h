@@ -1,5 +1,5 @@
 /* Machines that are not here: a temporary folder with /proc and /sys as a test wants them. A suite
- * names madeup_setup and madeup_teardown as its .init and .fini.
+ * or a test names madeup_setup and madeup_teardown as its .init and .fini.
  */
 #ifndef NUMOE_TESTS_MADEUP_H
 #define NUMOE_TESTS_MADEUP_H
@@ -46,7 +46,7 @@ static inline int madeup_remove_one(const char *path, const struct stat *sb, int
 
 static inline void madeup_teardown(void)
 {
-    nftw(root, madeup_remove_one, 16, FTW_DEPTH | FTW_PHYS);
+    cr_expect_eq(nftw(root, madeup_remove_one, 16, FTW_DEPTH | FTW_PHYS), 0);
 }
 
 /* The own control group of version 2. */

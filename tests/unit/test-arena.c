@@ -14,7 +14,6 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/log.h"
@@ -22,6 +21,7 @@
 #include "numa/arena.h"
 #include "numa/audit.h"
 #include "numa/room.h"
+#include "tests/unit/madeup.h"
 
 #define MIB ((size_t)1 << 20)
 
@@ -249,41 +249,25 @@ Test(arena, more_than_is_free_is_an_error_with_numbers)
     topo_free(t);
 }
 
-static void write_at(const char *dir, const char *path, const char *text)
-{
-    char full[160];
-    snprintf(full, sizeof(full), "%s%s", dir, path);
-    for (char *p = full + strlen(dir) + 1; (p = strchr(p, '/')) != NULL; *p++ = '/') {
-        *p = '\0';
-        mkdir(full, 0755);
-    }
-    FILE *f = fopen(full, "w");
-    fputs(text, f);
-    fclose(f);
-}
-
 /* Others take memory of a node after the start. */
-Test(arena, what_is_free_now_counts_too)
+Test(arena, what_is_free_now_counts_too, .init = madeup_setup, .fini = madeup_teardown)
 {
     static const char meminfo[] = "/sys/devices/system/node/node1/meminfo";
-    char dir[] = "/tmp/numoe-root-XXXXXX", command[96], *p = NULL;
+    char *p = NULL;
     struct topo *t = NULL;
     numoe_error err;
-    cr_assert_not_null(mkdtemp(dir));
-    write_at(dir, "/sys/devices/system/node/has_memory", "0-1\n");
-    write_at(dir, meminfo, "Node 1 MemFree:   1048576 kB\n");
-    cr_assert_eq(topo_load_below(dir, "pack:2 [numa(memory=1GiB)] core:2 pu:1", &t, NULL),
+    put("/sys/devices/system/node/has_memory", "0-1\n");
+    put(meminfo, "Node 1 MemFree:   1048576 kB\n");
+    cr_assert_eq(topo_load_below(root, "pack:2 [numa(memory=1GiB)] core:2 pu:1", &t, NULL),
                  NUMOE_OK);
     struct node_arena *a = new_arena(t, 1);
     take(a, 64 * MIB);
-    write_at(dir, meminfo, "Node 1 MemFree:   131072 kB\n");
+    put(meminfo, "Node 1 MemFree:   131072 kB\n");
     cr_expect_eq(node_arena_alloc(a, 129 * MIB, &p, &err), NUMOE_E_MEMORY);
     cr_expect(strstr(err.text, "128.0 MiB left free or reclaimable there now"), "%s", err.text);
     take(a, 128 * MIB);
     node_arena_free(a);
     topo_free(t);
-    snprintf(command, sizeof(command), "rm -r %s", dir);
-    cr_expect_eq(system(command), 0);
 }
 
 Test(arena, control_group_limit_counts_over_all_nodes)
@@ -448,37 +432,23 @@ Test(arena, what_is_given_back_is_given_to_the_system)
 
 /* ------------------------------------------------------------------ pages */
 
+TestSuite(pages, .init = madeup_setup, .fini = madeup_teardown);
+
 /* A machine with a pool of huge pages on its only node, and a kernel that gives transparent ones.
  */
-static char pool_dir[64];
 static struct topo *load_with_pool(unsigned n_2m, unsigned n_1g)
 {
-    char command[512];
+    char number[16];
     struct topo *t = NULL;
-    strcpy(pool_dir, "/tmp/numoe-root-XXXXXX");
-    cr_assert_not_null(mkdtemp(pool_dir));
-    snprintf(command, sizeof(command),
-             "cd %s && mkdir -p sys/kernel/mm/transparent_hugepage && "
-             "echo 'always [madvise] never' > sys/kernel/mm/transparent_hugepage/enabled && "
-             "cd sys && mkdir -p devices/system/node/node0/hugepages && "
-             "cd devices/system/node/node0/hugepages && "
-             "mkdir hugepages-2048kB hugepages-1048576kB && "
-             "echo %u > hugepages-2048kB/free_hugepages && "
-             "echo %u > hugepages-1048576kB/free_hugepages",
-             pool_dir, n_2m, n_1g);
-    cr_assert_eq(system(command), 0);
-    cr_assert_eq(topo_load_below(pool_dir, "numa(memory=64GiB) core:2 pu:1", &t, NULL), NUMOE_OK);
+    put("/sys/kernel/mm/transparent_hugepage/enabled", "always [madvise] never\n");
+    snprintf(number, sizeof(number), "%u\n", n_2m);
+    put("/sys/devices/system/node/node0/hugepages/hugepages-2048kB/free_hugepages", number);
+    snprintf(number, sizeof(number), "%u\n", n_1g);
+    put("/sys/devices/system/node/node0/hugepages/hugepages-1048576kB/free_hugepages", number);
+    cr_assert_eq(topo_load_below(root, "numa(memory=64GiB) core:2 pu:1", &t, NULL), NUMOE_OK);
     cr_assert_eq(t->node[0].huge_2m_free, n_2m);
     cr_assert_eq(t->node[0].huge_1g_free, n_1g);
     return t;
-}
-
-static void free_with_pool(struct topo *t)
-{
-    char command[96];
-    topo_free(t);
-    snprintf(command, sizeof(command), "rm -r %s", pool_dir);
-    cr_expect_eq(system(command), 0);
 }
 
 /* What a region of so many MiB is made of. */
@@ -510,7 +480,7 @@ Test(pages, reserved_ones_where_there_are_enough)
     cr_expect_eq(pages_for(t, 100), PAGES_SMALL);
     setenv("NUMOE_PAGES", "huge", 1);
     cr_expect_eq(pages_for(t, 100), PAGES_2M);
-    free_with_pool(t);
+    topo_free(t);
 }
 
 Test(pages, a_short_pool_is_left_alone_and_said_once)
@@ -525,7 +495,7 @@ Test(pages, a_short_pool_is_left_alone_and_said_once)
     cr_expect_eq(n_logged, 1, "said %u times", n_logged);
     cr_expect(strstr(logged, "100.0 MiB on node 0") && strstr(logged, "49 of 2 MiB, 1 of 1 GiB"),
               "%s", logged);
-    free_with_pool(t);
+    topo_free(t);
 }
 
 /* Asked for and not there is said; not asked for and not there is the usual machine. */
@@ -539,7 +509,7 @@ Test(pages, a_missing_pool_is_said_where_it_is_asked_for)
     setenv("NUMOE_PAGES", "huge", 1);
     cr_expect_eq(pages_for(t, 100), PAGES_THP);
     cr_expect_eq(n_logged, 1);
-    free_with_pool(t);
+    topo_free(t);
 }
 
 static unsigned n_populated, n_unmapped;
@@ -581,7 +551,7 @@ Test(pages, a_pool_that_turns_out_short_is_an_errno)
     t->world->map_huge = refuse_huge;
     cr_expect_eq(pages_for(t, 1024), PAGES_THP);
     cr_expect_eq(n_populated, 2);
-    free_with_pool(t);
+    topo_free(t);
 }
 
 /* Reserved pages that are not bound could come from any node. */
@@ -598,7 +568,7 @@ Test(pages, no_reserved_ones_without_binding)
     cr_expect_leq(node_arena_get_pages(a), PAGES_THP);
     node_arena_free(a);
     t->is_this_machine = false;
-    free_with_pool(t);
+    topo_free(t);
 }
 
 /* They are not part of what the system calls available, so they neither need it nor use it up. */
@@ -619,21 +589,17 @@ Test(pages, reserved_ones_are_counted_apart)
     cr_expect_eq(node_arena_alloc(b, 600 * MIB, &p, &err), NUMOE_E_MEMORY);
     node_arena_free(a);
     node_arena_free(b);
-    free_with_pool(t);
+    topo_free(t);
 }
 
 Test(pages, kernel_setting_and_probe_decide_between_the_others)
 {
     struct topo *t = load_with_pool(0, 0);
     double small_ns = 0, thp_ns = 0;
-    char path[128];
     cr_expect_eq(pages_ordinary(t, PAGES_POLICY_AUTO), PAGES_THP);
-    snprintf(path, sizeof(path), "%s/sys/kernel/mm/transparent_hugepage/enabled", pool_dir);
-    FILE *f = fopen(path, "w");
-    fputs("always madvise [never]\n", f);
-    fclose(f);
+    put("/sys/kernel/mm/transparent_hugepage/enabled", "always madvise [never]\n");
     cr_expect_eq(pages_ordinary(t, PAGES_POLICY_AUTO), PAGES_SMALL);
-    free_with_pool(t);
+    topo_free(t);
     cr_expect_eq(pages_faster(1000, 1300), PAGES_SMALL);
     cr_expect_eq(pages_faster(1000, 1020), PAGES_THP, "a draw");
     cr_expect_eq(pages_faster(1300, 1000), PAGES_THP);
@@ -761,51 +727,46 @@ static int refuse_any(struct world *w, void *addr, size_t bytes, unsigned os_nod
     return EPERM;
 }
 
-Test(audit, causes)
+Test(audit, causes, .init = madeup_setup, .fini = madeup_teardown)
 {
-    char dir[] = "/tmp/numoe-root-XXXXXX", command[96];
     struct topo *t = NULL;
-    cr_assert_not_null(mkdtemp(dir));
-    write_at(dir, "/sys/devices/system/node/has_memory", "0-1\n");
-    write_at(dir, "/proc/self/status", "Name:\tx\nMems_allowed_list:\t0-1\n");
-    cr_assert_eq(topo_load_below(dir, "pack:2 [numa(memory=1GiB)] core:2 pu:1", &t, NULL),
+    put("/sys/devices/system/node/has_memory", "0-1\n");
+    put("/proc/self/status", "Name:\tx\nMems_allowed_list:\t0-1\n");
+    cr_assert_eq(topo_load_below(root, "pack:2 [numa(memory=1GiB)] core:2 pu:1", &t, NULL),
                  NUMOE_OK);
     struct node_arena *a = new_arena(t, 1);
     cr_expect_not_null(strstr(audit_cause(t, a), "migratepages"), "%s", audit_cause(t, a));
-    write_at(dir, "/proc/self/status", "Name:\tx\nMems_allowed_list:\t0\n");
+    put("/proc/self/status", "Name:\tx\nMems_allowed_list:\t0\n");
     cr_expect_not_null(strstr(audit_cause(t, a), "cpuset.mems"), "%s", audit_cause(t, a));
-    write_at(dir, "/sys/devices/system/node/has_memory", "0\n");
+    put("/sys/devices/system/node/has_memory", "0\n");
     cr_expect_not_null(strstr(audit_cause(t, a), "offline"), "%s", audit_cause(t, a));
-    write_at(dir, "/sys/devices/system/node/has_memory", "0-1\n");
-    write_at(dir, "/proc/self/status", "Name:\tx\nMems_allowed_list:\t0-1\n");
+    put("/sys/devices/system/node/has_memory", "0-1\n");
+    put("/proc/self/status", "Name:\tx\nMems_allowed_list:\t0-1\n");
     node_arena_free(a);
     /* Where binding is refused, whether the kernel moves pages is the question. */
     struct topo *here = load(NULL);
-    char *root = here->world->root;
+    char *own = here->world->root;
     here->world->bind = refuse_any;
     numoe_log_set(keep_log, NULL, NUMOE_LOG_WARN);
     a = new_arena(here, 0);
     take(a, MIB);
-    here->world->root = dir;
-    write_at(dir, "/proc/sys/kernel/numa_balancing", "0\n");
-    cr_expect_not_null(strstr(audit_cause(here, a), "could not be bound, and went"));
-    write_at(dir, "/proc/sys/kernel/numa_balancing", "1\n");
-    cr_expect_not_null(strstr(audit_cause(here, a), "kernel.numa_balancing=0"));
     here->world->root = root;
+    put("/proc/sys/kernel/numa_balancing", "0\n");
+    cr_expect_not_null(strstr(audit_cause(here, a), "could not be bound, and went"));
+    put("/proc/sys/kernel/numa_balancing", "1\n");
+    cr_expect_not_null(strstr(audit_cause(here, a), "kernel.numa_balancing=0"));
+    here->world->root = own;
     node_arena_free(a);
     topo_free(here);
     topo_free(t);
-    snprintf(command, sizeof(command), "rm -r %s", dir);
-    cr_expect_eq(system(command), 0);
 }
 
 /* Containers: the question is refused, the file is there. */
-Test(audit, numa_maps_stand_in)
+Test(audit, numa_maps_stand_in, .init = madeup_setup, .fini = madeup_teardown)
 {
-    char dir[] = "/tmp/numoe-root-XXXXXX", text[512], command[96];
+    char text[512];
     struct topo *t = NULL;
-    cr_assert_not_null(mkdtemp(dir));
-    cr_assert_eq(topo_load_below(dir, "pack:2 [numa(memory=1GiB)] core:2 pu:1", &t, NULL),
+    cr_assert_eq(topo_load_below(root, "pack:2 [numa(memory=1GiB)] core:2 pu:1", &t, NULL),
                  NUMOE_OK);
     t->world->where = refuse_where;
     struct node_arena *a = new_arena(t, 1);
@@ -817,7 +778,7 @@ Test(audit, numa_maps_stand_in)
              "1000 default anon=7 N0=7\n%lx bind:1 anon=200 dirty=200 N0=50 N1=150 "
              "kernelpagesize_kB=4\n%lx default N0=9\n",
              (unsigned long)p, (unsigned long)p + 16 * MIB);
-    write_at(dir, "/proc/self/numa_maps", text);
+    put("/proc/self/numa_maps", text);
     sum = (struct audit){0};
     audit_arena(t, a, &sum);
     cr_expect_not(sum.is_unknown);
@@ -829,13 +790,11 @@ Test(audit, numa_maps_stand_in)
              "1000 default anon=7 N0=7\n%lx bind:1 huge anon=4 dirty=4 N0=1 N1=3 "
              "kernelpagesize_kB=2048\n%lx default N0=9\n",
              (unsigned long)p - 4 * MIB, (unsigned long)p + 16 * MIB);
-    write_at(dir, "/proc/self/numa_maps", text);
+    put("/proc/self/numa_maps", text);
     sum = (struct audit){0};
     audit_arena(t, a, &sum);
     cr_expect_eq(sum.n_local, 3 * 512);
     cr_expect_eq(sum.n_remote, 512);
     node_arena_free(a);
     topo_free(t);
-    snprintf(command, sizeof(command), "rm -r %s", dir);
-    cr_expect_eq(system(command), 0);
 }

@@ -20,21 +20,14 @@
 #include "kernels/select.h"
 #include "numa/bandwidth.h"
 #include "runtime/tune-probe.h"
+#include "tests/unit/madeup.h"
 #include "tests/unit/testdata.h"
 
-static char folder[] = "/tmp/numoe-tune-XXXXXX";
-
+/* The user's cache is a folder of the test's own. */
 static void begin(void)
 {
-    cr_assert_not_null(mkdtemp(folder));
-    setenv("XDG_CACHE_HOME", folder, 1);
-}
-
-static void end(void)
-{
-    char command[64];
-    snprintf(command, sizeof command, "rm -rf %s", folder);
-    cr_expect_eq(system(command), 0);
+    madeup_setup();
+    setenv("XDG_CACHE_HOME", root, 1);
 }
 
 static double get(const struct memo *memo, const char *name)
@@ -72,9 +65,9 @@ static char *path_of(const char *key)
 
 static unsigned count_files(void)
 {
-    char path[64];
+    char path[96];
     unsigned n = 0;
-    snprintf(path, sizeof path, "%s/numoe", folder);
+    snprintf(path, sizeof path, "%s/numoe", root);
     DIR *dir = opendir(path);
     for (struct dirent *e; dir != NULL && (e = readdir(dir)) != NULL;) {
         n += e->d_name[0] != '.';
@@ -85,7 +78,7 @@ static unsigned count_files(void)
 
 /* ------------------------------------------------------------------ the file */
 
-Test(memo, comes_back, .init = begin, .fini = end)
+Test(memo, comes_back, .init = begin, .fini = madeup_teardown)
 {
     struct stat st;
     save_one("machine a", "sleep_ns", 200000.25);
@@ -103,7 +96,7 @@ Test(memo, comes_back, .init = begin, .fini = end)
     free(path);
 }
 
-Test(memo, only_what_is_in_range, .init = begin, .fini = end)
+Test(memo, only_what_is_in_range, .init = begin, .fini = madeup_teardown)
 {
     struct memo *memo = memo_open("k");
     double value = 42;
@@ -132,7 +125,7 @@ static void check_text(const char *text, bool is_good, double x)
     memo_close(memo);
 }
 
-Test(memo, files_by_hand, .init = begin, .fini = end)
+Test(memo, files_by_hand, .init = begin, .fini = madeup_teardown)
 {
 #define FILE_OF(version, key, values)                                                              \
     "{\"numoe_memo\": " version ", \"key\": \"" key "\", \"values\": {" values "}}"
@@ -165,7 +158,7 @@ static char *read_all(const char *path, size_t *n)
 }
 
 /* A cut file is nobody's; a changed byte gives the number, another in the range, or nothing. */
-Test(memo, damaged_at_every_byte, .init = begin, .fini = end)
+Test(memo, damaged_at_every_byte, .init = begin, .fini = madeup_teardown)
 {
     static const char other[] = {0, ' ', '"', '9', '{', '\x80', '\xff'};
     size_t n;
@@ -198,10 +191,10 @@ Test(memo, damaged_at_every_byte, .init = begin, .fini = end)
 
 /* What lies where the file should be: nothing of it is used or waited for, and where it can be replaced
  * it is. */
-Test(memo, what_is_no_file_of_ours, .init = begin, .fini = end, .timeout = 60)
+Test(memo, what_is_no_file_of_ours, .init = begin, .fini = madeup_teardown, .timeout = 60)
 {
     char *path = path_of("k"), *elsewhere = NULL;
-    cr_assert(asprintf(&elsewhere, "%s/elsewhere", folder) > 0);
+    cr_assert(asprintf(&elsewhere, "%s/elsewhere", root) > 0);
     save_one("k", "x", 1);
 
     cr_assert_eq(rename(path, elsewhere), 0); /* a link, to what would be a good one */
@@ -230,7 +223,7 @@ Test(memo, what_is_no_file_of_ours, .init = begin, .fini = end, .timeout = 60)
     free(elsewhere);
 }
 
-Test(memo, foreign_file, .init = begin, .fini = end)
+Test(memo, foreign_file, .init = begin, .fini = madeup_teardown)
 {
     char *path = path_of("k");
     save_one("k", "x", 1);
@@ -243,10 +236,10 @@ Test(memo, foreign_file, .init = begin, .fini = end)
     free(path);
 }
 
-Test(memo, no_place_for_it, .init = begin, .fini = end)
+Test(memo, no_place_for_it, .init = begin, .fini = madeup_teardown)
 {
-    char path[64];
-    snprintf(path, sizeof path, "%s/file", folder);
+    char path[96];
+    snprintf(path, sizeof path, "%s/file", root);
     fclose(fopen(path, "w"));
     setenv("XDG_CACHE_HOME", path, 1); /* a file is no folder */
     struct memo *memo = memo_open("k");
@@ -269,15 +262,15 @@ Test(memo, no_place_for_it, .init = begin, .fini = end)
     memo_close(memo);
     cr_expect_neq(access("relative", F_OK), 0);
 
-    setenv("HOME", folder, 1);
+    setenv("HOME", root, 1);
     char *home = path_of("k");
-    snprintf(path, sizeof path, "%s/.cache/numoe/", folder);
+    snprintf(path, sizeof path, "%s/.cache/numoe/", root);
     cr_expect(strncmp(home, path, strlen(path)) == 0, "%s", home);
     free(home);
     memo = memo_open("k");
     cr_expect(memo_can_be_saved(memo), ".cache and numoe are made");
     memo_close(memo);
-    snprintf(path, sizeof path, "%s/a/b", folder);
+    snprintf(path, sizeof path, "%s/a/b", root);
     setenv("XDG_CACHE_HOME", path, 1);
     memo = memo_open("k");
     cr_expect(!memo_can_be_saved(memo), "a is not");
@@ -294,7 +287,7 @@ Test(memo, no_place_for_it, .init = begin, .fini = end)
 
 /* A child measures until it is told to end: this process gives up where it may not wait for that, and
  * else has what the child has found. */
-Test(memo, one_measures_at_a_time, .init = begin, .fini = end, .timeout = 60)
+Test(memo, one_measures_at_a_time, .init = begin, .fini = madeup_teardown, .timeout = 60)
 {
     int ready[2], go[2];
     char byte;
@@ -324,7 +317,7 @@ Test(memo, one_measures_at_a_time, .init = begin, .fini = end, .timeout = 60)
 }
 
 /* Who dies while measuring leaves a lock file that nobody holds. */
-Test(memo, left_lock, .init = begin, .fini = end)
+Test(memo, left_lock, .init = begin, .fini = madeup_teardown)
 {
     char *path = path_of("k"), *lock = NULL;
     save_one("k", "x", 1);
@@ -536,7 +529,7 @@ static struct tuning tune_here(const numoe_engine_params *params, struct topo **
     return t;
 }
 
-Test(tuning, measures_once, .init = begin, .fini = end, .timeout = 60)
+Test(tuning, measures_once, .init = begin, .fini = madeup_teardown, .timeout = 60)
 {
     numoe_engine_params params;
     struct topo *topo, *again;
@@ -556,7 +549,7 @@ Test(tuning, measures_once, .init = begin, .fini = end, .timeout = 60)
     topo_free(again);
 }
 
-Test(tuning, remembered_values_are_used, .init = begin, .fini = end, .timeout = 60)
+Test(tuning, remembered_values_are_used, .init = begin, .fini = madeup_teardown, .timeout = 60)
 {
     numoe_engine_params params;
     struct topo *topo, *again;
@@ -584,12 +577,12 @@ Test(tuning, remembered_values_are_used, .init = begin, .fini = end, .timeout = 
     topo_free(topo);
 }
 
-Test(tuning, nothing_is_measured, .init = begin, .fini = end)
+Test(tuning, nothing_is_measured, .init = begin, .fini = madeup_teardown)
 {
-    char path[64];
+    char path[96];
     numoe_engine_params params;
     struct topo *topo;
-    snprintf(path, sizeof path, "%s/numoe", folder);
+    snprintf(path, sizeof path, "%s/numoe", root);
     setenv("NUMOE_PROBE", "auto", 1);
     numoe_engine_params_init(&params);
     params.no_probe = true;
@@ -646,7 +639,7 @@ Test(tuning, probes_beside_large_caches, .timeout = 60)
 #endif
 
 /* Each is remembered for the workers it was measured with. */
-Test(tuning, bandwidth_of_nodes, .init = begin, .fini = end)
+Test(tuning, bandwidth_of_nodes, .init = begin, .fini = madeup_teardown)
 {
     struct tuning t = {.memo = memo_open("k")};
     struct placement_machine m = {
@@ -666,7 +659,7 @@ Test(tuning, bandwidth_of_nodes, .init = begin, .fini = end)
 }
 
 /* Two processes that began before either had measured. */
-Test(tuning, bandwidth_from_several_processes, .init = begin, .fini = end)
+Test(tuning, bandwidth_from_several_processes, .init = begin, .fini = madeup_teardown)
 {
     struct tuning first = {.memo = memo_open("k")}, second = {.memo = memo_open("k")};
     const struct placement_machine
