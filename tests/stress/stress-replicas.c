@@ -13,6 +13,7 @@
 #include "base/hash.h"
 #include "base/mem.h"
 #include "numoe/numoe.h"
+#include "tests/unit/testdata.h"
 
 #define N_TOKEN 400u
 #define N_KIND  2u
@@ -61,12 +62,13 @@ static bool read_text(numoe_engine *engine, unsigned kind, uint64_t *hash)
 
 static bool open_engine(const char *topology, unsigned n_thread, numoe_engine **engine)
 {
-    char path[4096];
-    const char *src = getenv("NUMOE_TEST_SRCDIR");
+    char *path = test_src_path("tests/data/fixtures/deepseek3-a/deepseek3-a-f32.gguf");
     numoe_engine_params params;
+    if (path == NULL) {
+        snprintf(err.text, sizeof err.text, "the fixture deepseek3-a is missing");
+        return false;
+    }
     numoe_engine_params_init(&params);
-    snprintf(path, sizeof path, "%s/tests/data/fixtures/deepseek3-a/deepseek3-a-f32.gguf",
-             src != NULL ? src : ".");
     params.model_path = path;
     params.topology = topology;
     params.n_thread = n_thread;
@@ -75,7 +77,9 @@ static bool open_engine(const char *topology, unsigned n_thread, numoe_engine **
         params.replica_percent = 8;
         params.adapt = true;
     }
-    return numoe_engine_open(&params, engine, &err) == NUMOE_OK;
+    const bool good = numoe_engine_open(&params, engine, &err) == NUMOE_OK;
+    free(path);
+    return good;
 }
 
 /* want [N_KIND]: filled by the first engine, which has one worker. */
