@@ -22,12 +22,14 @@
 #include "bench/peaks.h"
 #include "dense/attn-block.h"
 #include "dense/kv-chunk.h"
+#include "dense/state.h"
 #include "kernels/select.h"
 
 #define HEADS_MAX   1024u
 #define TOKENS_MAX  4096u
 #define REPEATS_MAX 99u
-#define HEAD_BLOCK  16u /* as dense/state.h */
+
+static const char *const type_name[] = {[KV_F32] = "f32", [KV_F16] = "f16", [KV_Q8_0] = "q8_0"};
 
 struct options {
     const char *isas, *types;
@@ -127,7 +129,7 @@ static void attend_block(const struct job_attention *j, unsigned chunk, unsigned
 static void attend_chunk(const struct job_attention *j, unsigned chunk)
 {
     const struct options *o = j->o;
-    const unsigned n_shared = o->heads / o->kv_heads, heads = MIN(n_shared, HEAD_BLOCK);
+    const unsigned n_shared = o->heads / o->kv_heads, heads = MIN(n_shared, ATTN_HEAD_BLOCK);
     const unsigned tokens = MIN(o->block, ATTN_QUERIES / heads);
     for (unsigned g = 0; g < o->kv_heads; g++) {
         for (unsigned t = 0; t < j->n_token; t += tokens) {
@@ -198,7 +200,6 @@ static double error_of(const struct job_attention *j)
 
 static void measure(struct job_attention *j, unsigned n_token)
 {
-    static const char *const names[] = {[KV_F32] = "f32", [KV_F16] = "f16", [KV_Q8_0] = "q8_0"};
     const struct options *o = j->o;
     double time[REPEATS_MAX], read[REPEATS_MAX], peak[REPEATS_MAX], products = 0;
     j->n_token = n_token;
@@ -213,9 +214,10 @@ static void measure(struct job_attention *j, unsigned n_token)
     }
     const double t = median(time, o->repeats), most = median(peak, o->repeats);
     printf("%-7s %-4s %6u %5u %3u %5u %5u %8u | %10.1f %7.2f %7.2f | %7.2f %7.2f %5.2f | %8.1e\n",
-           j->kern->isa, names[j->type], n_token, o->heads, o->kv_heads, o->n, o->nv, o->positions,
-           t * 1e6, (double)cache_bytes(j) / t * 1e-9, median(read, o->repeats) * 1e-9,
-           products / t * 1e-9, most * 1e-9, most > 0 ? products / t / most : 0, error_of(j));
+           j->kern->isa, type_name[j->type], n_token, o->heads, o->kv_heads, o->n, o->nv,
+           o->positions, t * 1e6, (double)cache_bytes(j) / t * 1e-9,
+           median(read, o->repeats) * 1e-9, products / t * 1e-9, most * 1e-9,
+           most > 0 ? products / t / most : 0, error_of(j));
 }
 
 static float *random_floats(size_t n, float factor)
@@ -271,10 +273,6 @@ static void bench_type(struct job_attention *j, enum kv_type type)
 
 static void bench(const struct kern *kern, const struct options *o)
 {
-    static const struct {
-        const char *name;
-        enum kv_type type;
-    } types[] = {{"f32", KV_F32}, {"f16", KV_F16}, {"q8_0", KV_Q8_0}};
     struct job_attention j = {.kern = kern, .o = o};
     unsigned most = 0;
     for (unsigned i = 0; i < o->n_tokens; i++) {
@@ -291,9 +289,9 @@ static void bench(const struct kern *kern, const struct options *o)
         .tile = map_memory(sizeof(float) * attn_tile_floats(o->n)),
         .sum = map_memory(sizeof(float) * ATTN_QUERIES * ATTN_COLUMNS),
     };
-    for (unsigned i = 0; i < ARRAY_LEN(types); i++) {
-        if (listed(o->types, types[i].name)) {
-            bench_type(&j, types[i].type);
+    for (unsigned i = 0; i < ARRAY_LEN(type_name); i++) {
+        if (listed(o->types, type_name[i])) {
+            bench_type(&j, i);
         }
     }
     munmap(j.q, n_row * o->n * sizeof(float));
@@ -328,8 +326,8 @@ static void parse(int argc, char **argv, struct options *o)
         {"repeats", 1, NULL, 'r'}, {"help", 0, NULL, 'H'},     {NULL, 0, NULL, 0},
     };
     unsigned *const numbers[] = {
-        ['h'] = &o->heads, ['g'] = &o->kv_heads, ['n'] = &o->n,         ['v'] = &o->nv,
-        ['b'] = &o->block, ['r'] = &o->repeats,  ['p'] = &o->positions, ['z'] = NULL};
+        ['h'] = &o->heads, ['g'] = &o->kv_heads, ['n'] = &o->n,        ['v'] = &o->nv,
+        ['b'] = &o->block, ['r'] = &o->repeats,  ['p'] = &o->positions};
     static const unsigned most[] = {
         ['h'] = HEADS_MAX,    ['g'] = HEADS_MAX,   ['n'] = 65536,   ['v'] = 65536,
         ['b'] = ATTN_QUERIES, ['r'] = REPEATS_MAX, ['p'] = 1u << 24};

@@ -11,7 +11,7 @@
 
 static uint64_t random_state = 0x9e3779b97f4a7c15u;
 
-static uint32_t random_bits(void)
+static inline uint32_t random_bits(void)
 {
     random_state ^= random_state << 13;
     random_state ^= random_state >> 7;
@@ -19,34 +19,40 @@ static uint32_t random_bits(void)
     return (uint32_t)(random_state >> 16);
 }
 
-static float random_float(void)
+static inline float random_float(void)
 {
     return (float)(random_bits() & 0xffff) / 32768 - 1;
 }
 
+/* "1,2,8": 1 to LIST_MAX numbers from 1 to max into out; anything else ends the program. */
 static unsigned list_of_numbers(const char *text, unsigned max, unsigned *out)
 {
-    unsigned n = 0;
-    for (char *end; n < LIST_MAX && *text; n++) {
-        unsigned long v = strtoul(text, &end, 10);
-        if (end == text || v == 0 || v > max || (*end && *end != ',')) {
-            fprintf(stderr, "bench: \"%s\" is no list of numbers from 1 to %u\n", text, max);
-            exit(2);
+    const char *at = text;
+    for (unsigned n = 0; n < LIST_MAX;) {
+        char *end;
+        const unsigned long v = strtoul(at, &end, 10);
+        if (v == 0 || v > max || (*end != ',' && *end != '\0')) {
+            break;
         }
-        out[n] = (unsigned)v;
-        text = *end ? end + 1 : end;
+        out[n++] = (unsigned)v;
+        if (*end == '\0') {
+            return n;
+        }
+        at = end + 1;
     }
-    return n;
+    fprintf(stderr, "bench: \"%s\" is no list of up to %d numbers from 1 to %u\n", text, LIST_MAX,
+            max);
+    exit(2);
 }
 
 static size_t number(const char *text, size_t max)
 {
-    unsigned v;
-    if (list_of_numbers(text, (unsigned)max, &v) != 1) {
+    unsigned v[LIST_MAX];
+    if (list_of_numbers(text, (unsigned)max, v) != 1) {
         fprintf(stderr, "bench: \"%s\" is no single number\n", text);
         exit(2);
     }
-    return v;
+    return v[0];
 }
 
 #endif

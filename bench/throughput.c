@@ -20,12 +20,12 @@
 #include "base/clock.h"
 #include "base/median.h"
 #include "base/mem.h"
+#include "bench/inputs.h"
 #include "model/model.h"
 #include "runtime/place.h"
 
 #define MAX_ROUND    10000u
 #define MAX_SEQUENCE 64u
-#define MAX_LIST     16u
 
 enum { TOGETHER, LANES, N_WAY };
 static const numoe_mode mode_of[N_WAY] = {NUMOE_MODE_LATENCY, NUMOE_MODE_THROUGHPUT};
@@ -35,7 +35,7 @@ struct bench {
     numoe_session *session[MAX_SEQUENCE];
     unsigned n_token, n_round;
     double *rate[N_WAY], *ratio; /* [n_round] */
-    double predicted[N_WAY][MAX_LIST];
+    double predicted[N_WAY][LIST_MAX];
 };
 
 static int fail(const numoe_error *err)
@@ -98,7 +98,7 @@ static numoe_status measure(struct bench *b, unsigned n, double predicted, numoe
 
 /* tokens/s of list[i] sequences into predicted[way][i]; reads no weights. */
 static numoe_status predict(const numoe_engine_params *params, const unsigned *list,
-                            unsigned n_list, double predicted[N_WAY][MAX_LIST], numoe_error *err)
+                            unsigned n_list, double predicted[N_WAY][LIST_MAX], numoe_error *err)
 {
     struct topo *topo = NULL;
     struct model *model = NULL;
@@ -158,28 +158,11 @@ static void close_all(struct bench *b)
     numoe_engine_close(b->engine);
 }
 
-/* "1,2,8"; 0 if it is no list of numbers from 1 to `most`. */
-static unsigned parse_list(const char *text, unsigned most, unsigned *list)
-{
-    unsigned n = 0;
-    for (char *end; n < MAX_LIST; text = end + 1) {
-        const unsigned long value = strtoul(text, &end, 10);
-        if (value == 0 || value > most || (*end != ',' && *end != '\0')) {
-            return 0;
-        }
-        list[n++] = (unsigned)value;
-        if (*end == '\0') {
-            return n;
-        }
-    }
-    return 0;
-}
-
 int main(int argc, char **argv)
 {
     static const struct option options[] = {{"topology", required_argument, NULL, 'T'}, {0}};
     struct bench b = {.n_token = 16, .n_round = 9};
-    unsigned list[MAX_LIST] = {1, 2, 4, 8}, n_list = 4, one[MAX_LIST];
+    unsigned list[LIST_MAX] = {1, 2, 4, 8}, n_list = 4;
     numoe_engine_params params;
     numoe_error err;
     bool ok = true;
@@ -188,10 +171,12 @@ int main(int argc, char **argv)
         if (c == 'm' || c == 'T') {
             *(c == 'm' ? &params.model_path : &params.topology) = optarg;
         } else if (c == 'b') {
-            ok = (n_list = parse_list(optarg, MAX_SEQUENCE, list)) > 0;
+            n_list = list_of_numbers(optarg, MAX_SEQUENCE, list);
+        } else if (c != '?') {
+            unsigned *to = c == 't' ? &params.n_thread : c == 'n' ? &b.n_token : &b.n_round;
+            *to = (unsigned)number(optarg, MAX_ROUND);
         } else {
-            ok = c != '?' && parse_list(optarg, MAX_ROUND, one) == 1;
-            *(c == 't' ? &params.n_thread : c == 'n' ? &b.n_token : &b.n_round) = ok ? one[0] : 0;
+            ok = false;
         }
     }
     if (!ok || optind < argc || params.model_path == NULL) {
