@@ -145,7 +145,7 @@ static void set_patience(struct pools *pools)
 {
     const bool is_crowded = pools->n_thread > pools->n_runnable;
     const bool spare = pools->n_thread < pools->n_runnable;
-    pools->caller_patience = (struct gate_patience){.spin_ns = spare ? 20000 : 0};
+    pools->caller_patience = (struct gate_patience){.spin_ns = spare ? SPIN_NS : 0};
     atomic_store_explicit(&pools->patience, is_crowded ? &crowded : pools->roomy,
                           memory_order_release);
 }
