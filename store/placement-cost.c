@@ -236,38 +236,6 @@ double placement_predict(const struct placement *p, const struct shapes *shapes,
     return 1 / cost.decode_s;
 }
 
-/* Matrices as node in reads them alone. */
-static double alone_seconds(const struct shapes *shapes, const struct placement_machine *machine,
-                            unsigned in)
-{
-    double seconds = 0;
-    for (unsigned is = 0; is < shapes->n; is++) {
-        const struct shape *s = &shapes->shape[is];
-        const double bytes = shape_token_bytes(shapes, s);
-        if (bytes > 0) {
-            seconds += bytes / placement_product_bps(machine, in, s->format_id) *
-                       placement_product_rounds(machine, s->format_id,
-                                                bytes / (double)shape_panel_bytes(s),
-                                                machine->node[in].n_worker);
-        }
-    }
-    return seconds;
-}
-
-double placement_predict_lanes(const struct placement *p, const struct shapes *shapes,
-                               const struct placement_machine *machine)
-{
-    double tokens_per_s = 0;
-    for (unsigned in = 0; in < p->n_node; in++) {
-        const unsigned n = machine->node[in].n_worker;
-        tokens_per_s += 1 / (placement_meet_seconds(p, shapes, machine, true) +
-                             placement_step_seconds(machine) +
-                             placement_vector_seconds(shapes, machine, 1, n, n) +
-                             alone_seconds(shapes, machine, in));
-    }
-    return tokens_per_s;
-}
-
 /* ------------------------------------------------------------------ more than one number */
 
 double placement_token_bytes(const struct shapes *shapes)
@@ -347,7 +315,16 @@ static unsigned crew_workers(const struct placement *p, const struct placement_m
     return n;
 }
 
-/* A chunk reads what its tokens choose, once: an expert is spared if all tokens leave it out. */
+/* The part of a weight that a chunk of tokens reads: what they choose, once. An expert is spared if
+ * all of them leave it out. Of one token it is the share itself, not rounded: a little more than
+ * whole panels would be another round for the workers. */
+static double chunk_share(const struct shapes *shapes, const struct shape *s, unsigned n_token)
+{
+    const double share = shape_active_share(shapes, s);
+    return shape_is_routed(s) && n_token > 1 ? 1 - pow(1 - share, n_token)
+                                             : MIN(share * n_token, 1.0);
+}
+
 static double chunk_seconds(const struct placement *p, const struct shapes *shapes,
                             const struct placement_machine *machine, struct crew crew,
                             unsigned n_token)
@@ -356,19 +333,17 @@ static double chunk_seconds(const struct placement *p, const struct shapes *shap
     double seconds = 0;
     for (unsigned is = 0; is < shapes->n; is++) {
         const struct shape *s = &shapes->shape[is];
-        const double share = shape_active_share(shapes, s);
+        if (s->kind == SHAPE_VECTOR) {
+            continue;
+        }
         double bps = 0;
-        for (unsigned in = crew.first; s->kind != SHAPE_VECTOR && in < crew.end; in++) {
+        for (unsigned in = crew.first; in < crew.end; in++) {
             bps += p->share[in] > 0 ? placement_product_bps(machine, in, s->format_id) : 0;
         }
-        const double part =
-            shape_is_routed(s) ? 1 - pow(1 - share, n_token) : MIN(share * n_token, 1.0);
-        const double bytes = (double)shape_bytes(s) * part;
-        if (s->kind != SHAPE_VECTOR) {
-            seconds += bytes / bps *
-                       placement_product_rounds(machine, s->format_id,
-                                                bytes / (double)shape_panel_bytes(s), n_worker);
-        }
+        const double bytes = (double)shape_bytes(s) * chunk_share(shapes, s, n_token);
+        seconds += bytes / bps *
+                   placement_product_rounds(machine, s->format_id,
+                                            bytes / (double)shape_panel_bytes(s), n_worker);
     }
     return seconds;
 }
@@ -379,6 +354,21 @@ static double product_seconds(const struct shapes *shapes, unsigned n_token, uns
 }
 
 /* ------------------------------------------------------------------ several sequences */
+
+double placement_predict_lanes(const struct placement *p, const struct shapes *shapes,
+                               const struct placement_machine *machine)
+{
+    double tokens_per_s = 0;
+    for (unsigned in = 0; in < p->n_node; in++) {
+        const unsigned n = machine->node[in].n_worker;
+        const struct crew lane = {in, in + 1};
+        tokens_per_s += 1 / (placement_meet_seconds(p, shapes, machine, true) +
+                             placement_step_seconds(machine) +
+                             placement_vector_seconds(shapes, machine, 1, n, n) +
+                             chunk_seconds(p, shapes, machine, lane, 1));
+    }
+    return tokens_per_s;
+}
 
 /* A step with n_token tokens, as read or as multiplied, whichever takes longer. */
 static double crew_seconds(const struct placement *p, const struct shapes *shapes,
