@@ -230,11 +230,8 @@ static void engine_free(numoe_engine *e)
 /* What was asked for and is not had. */
 static void tell_replicas(const numoe_engine_params *params, const struct placement *plan)
 {
-    const bool has_budget = params->replica_bytes > 0 || params->replica_percent > 0;
-    unsigned n_place = 0;
-    for (unsigned in = 0; in < plan->n_node; in++) {
-        n_place += plan->n_place[in];
-    }
+    const bool has_budget = params_has_budget(params);
+    const unsigned n_place = placement_n_place(plan);
     if (plan->n_node == 1 && (has_budget || params->adapt)) {
         log_warn("experts have no replicas: all weights are on one node");
     } else if (plan->mode != NUMOE_PLACEMENT_SHARD && (has_budget || params->adapt)) {
@@ -252,7 +249,7 @@ static void tell_replicas(const numoe_engine_params *params, const struct placem
         log_warn("there is room for %u replicas of experts, the budget would have %llu", n_place,
                  (unsigned long long)plan->n_place_asked);
     }
-    if (params->adapt && params->gpu != NULL && strcmp(params->gpu, "none") != 0) {
+    if (params->adapt && params_has_gpu(params)) {
         log_warn("--adapt changes replicas on nodes only: a GPU keeps the experts that it begins "
                  "with");
     }

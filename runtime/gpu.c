@@ -8,6 +8,7 @@
 #include "base/log.h"
 #include "dense/kv.h"
 #include "runtime/gpu-impl.h"
+#include "runtime/params.h"
 
 #define MAX_SEQ        256u
 #define SPARE_BLOCKS   8u /* of sequences that end within a block */
@@ -295,7 +296,7 @@ numoe_status gpu_open(const numoe_engine_params *params, const struct gpu_reques
     struct gpu *g = NULL;
     const char *name = params->gpu;
     *out = NULL;
-    if (name == NULL || strcmp(name, "none") == 0) {
+    if (!params_has_gpu(params)) {
         return NUMOE_OK;
     }
     FORWARD_IF(mem_new(&g, 1, sizeof *g, "GPU", err));

@@ -44,31 +44,31 @@ static numoe_status check_values(const numoe_engine_params *params, numoe_error 
     return NUMOE_OK;
 }
 
-static bool has_gpu(const numoe_engine_params *params)
+bool params_has_gpu(const numoe_engine_params *params)
 {
     return params->gpu != NULL && strcmp(params->gpu, "none") != 0;
 }
 
-static bool has_budget(const numoe_engine_params *params)
+bool params_has_budget(const numoe_engine_params *params)
 {
     return params->replica_bytes > 0 || params->replica_percent > 0;
 }
 
 bool params_replicas_change(const numoe_engine_params *params)
 {
-    return params->adapt || (has_budget(params) && params->expert_stats == NULL);
+    return params->adapt || (params_has_budget(params) && params->expert_stats == NULL);
 }
 
 /* What cannot be together with experts on other processes. */
 static numoe_status check_peers(const numoe_engine_params *params, numoe_error *err)
 {
     const numoe_peers *peers = params->peers;
-    const char *other = params->map_experts    ? "experts in the file (--mmap)"
-                        : params->plan         ? "a plan from a file (--plan)"
-                        : params->expert_stats ? "expert statistics (--expert-stats)"
-                        : has_budget(params)    ? "a budget for replicas (--replica-budget)"
-                        : params->adapt         ? "replicas that follow use (--adapt)"
-                        : has_gpu(params)       ? "a GPU (--gpu)"
+    const char *other = params->map_experts         ? "experts in the file (--mmap)"
+                        : params->plan              ? "a plan from a file (--plan)"
+                        : params->expert_stats      ? "expert statistics (--expert-stats)"
+                        : params_has_budget(params) ? "a budget for replicas (--replica-budget)"
+                        : params->adapt             ? "replicas that follow use (--adapt)"
+                        : params_has_gpu(params)    ? "a GPU (--gpu)"
                         : params->mode == NUMOE_MODE_THROUGHPUT ? "throughput mode (--mode)"
                                                                 : NULL;
 
@@ -88,11 +88,12 @@ static numoe_status check_peers(const numoe_engine_params *params, numoe_error *
 /* A plan says where everything lies, copies of experts too. Statistics then only rank what a GPU has. */
 static numoe_status check_plan(const numoe_engine_params *params, numoe_error *err)
 {
-    const char *what = params->placement != NUMOE_PLACEMENT_AUTO         ? "a placement"
-                       : has_budget(params)                              ? "a budget for replicas"
-                       : params->expert_stats != NULL && !has_gpu(params) ? "expert statistics"
-                       : params->node_bps > 0                            ? "a bandwidth"
-                                                                         : NULL;
+    const char *what = params->placement != NUMOE_PLACEMENT_AUTO ? "a placement"
+                       : params_has_budget(params)               ? "a budget for replicas"
+                       : params->expert_stats != NULL && !params_has_gpu(params)
+                           ? "expert statistics"
+                       : params->node_bps > 0 ? "a bandwidth"
+                                              : NULL;
     if (params->plan == NULL || what == NULL) {
         return NUMOE_OK;
     }
@@ -103,7 +104,7 @@ static numoe_status check_plan(const numoe_engine_params *params, numoe_error *e
 
 static numoe_status check_budget(const numoe_engine_params *params, numoe_error *err)
 {
-    if (!has_budget(params)) {
+    if (!params_has_budget(params)) {
         return NUMOE_OK;
     }
     if (params->placement != NUMOE_PLACEMENT_AUTO && params->placement != NUMOE_PLACEMENT_SHARD) {
@@ -136,7 +137,7 @@ static numoe_status check_adapt(const numoe_engine_params *params, numoe_error *
                            "--adapt changes replicas of whole experts: throughput mode has all "
                            "weights on every node");
     }
-    if (!has_budget(params) && params->plan == NULL) {
+    if (!params_has_budget(params) && params->plan == NULL) {
         return status_fail(err, NUMOE_E_INPUT,
                            "--adapt needs a budget for the replicas that it changes "
                            "(--replica-budget), or a plan that has some");
@@ -157,7 +158,7 @@ numoe_status params_check_used(const numoe_engine_params *params, numoe_error *e
 {
     const bool by_use =
         params->placement == NUMOE_PLACEMENT_AUTO || params->placement == NUMOE_PLACEMENT_SHARD;
-    return params->expert_stats == NULL || by_use || has_gpu(params)
+    return params->expert_stats == NULL || by_use || params_has_gpu(params)
                ? NUMOE_OK
                : status_fail(err, NUMOE_E_INPUT,
                              "expert statistics are for the placement shard and for GPUs: %s does not "

@@ -370,11 +370,7 @@ numoe_status place_open_machine(const numoe_engine_params *params, const struct 
 static numoe_status let_replicas_change(const numoe_engine_params *params, struct placement *plan,
                                         const struct place *p, numoe_error *err)
 {
-    unsigned n_place = 0;
-    for (unsigned in = 0; in < plan->n_node; in++) {
-        n_place += plan->n_place[in];
-    }
-    if (!params->adapt && n_place == 0) {
+    if (!params->adapt && placement_n_place(plan) == 0) {
         return NUMOE_OK;
     }
     placement_let_change(plan, &p->shapes);

@@ -46,15 +46,11 @@ static void print_memory(const struct place *p, FILE *out)
 
 static void print_replicas(const struct placement *plan, FILE *out)
 {
-    unsigned n_place = 0;
-    for (unsigned in = 0; in < plan->n_node; in++) {
-        n_place += plan->n_place[in];
-    }
-    if (n_place > 0) {
+    if (placement_n_place(plan) > 0) {
         fprintf(out,
                 "\nreplicas    places for %u copies of experts, filled with the most used while "
                 "the model runs",
-                n_place);
+                placement_n_place(plan));
     }
     if (plan->n_replicated > 0) {
         fprintf(out, "\nreplicas    %u of %u experts on several nodes serve %.0f %% of choices",

@@ -191,6 +191,15 @@ void placement_keep_node(struct placement *p, unsigned in)
 
 /* ------------------------------------------------------------------ room */
 
+unsigned placement_n_place(const struct placement *p)
+{
+    unsigned n = 0;
+    for (unsigned in = 0; in < p->n_node; in++) {
+        n += p->n_place[in];
+    }
+    return n;
+}
+
 uint64_t placement_reserved(const struct placement *p, unsigned in)
 {
     return p->place_bytes > 0 ? p->n_place[in] * p->place_bytes - p->copy_bytes[in] : 0;

@@ -182,6 +182,8 @@ uint64_t placement_limit(const struct placement_machine *machine);
 numoe_status placement_fits(const struct placement *p, const struct placement_machine *machine,
                             numoe_error *err);
 
+/* Places for further copies of experts on all nodes. */
+unsigned placement_n_place(const struct placement *p);
 /* Memory of a node's places for copies to come, beside node_bytes; of all nodes. */
 uint64_t placement_reserved(const struct placement *p, unsigned in);
 uint64_t placement_reserved_all(const struct placement *p);
