@@ -29,7 +29,7 @@
 
 struct adapt {
     struct store *store;
-    bool follow, has_chosen, is_changing, is_done;
+    bool follow, has_chosen, is_changing;
     unsigned n_layer, n_expert, n_used;
     uint64_t *expert_bytes;     /* [n_layer] 0: no experts */
     uint64_t *seen;             /* [n_layer, n_expert] counts at the last look */
@@ -274,7 +274,6 @@ static void change(struct adapt *a, struct pools *pools)
     a->totals.copy_ns += took_ns;
     a->credit_ns -= (double)took_ns;
     a->is_changing = more;
-    a->is_done = !more && !a->follow;
     if (!more && a->totals.n_made > a->n_told) {
         a->n_told = a->totals.n_made;
         log_info("%llu copies of experts made until now, %llu in place of others",
@@ -282,9 +281,15 @@ static void change(struct adapt *a, struct pools *pools)
     }
 }
 
+/* All places were filled once, and that is all that was asked for. */
+static bool is_done(const struct adapt *a)
+{
+    return a->has_chosen && !a->is_changing && !a->follow;
+}
+
 void adapt_look(struct adapt *a, struct pools *pools, adapt_count_fn *count, const void *arg)
 {
-    if (a->is_done) {
+    if (is_done(a)) {
         return;
     }
     if (!a->is_changing && choices_of(a, a->look_tokens) >= LOOK) {

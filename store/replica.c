@@ -130,12 +130,6 @@ static uint32_t pieces_of(size_t bytes)
     return (uint32_t)((bytes + PIECE_BYTES - 1) / PIECE_BYTES);
 }
 
-/* Of one matrix on a node that has it. */
-static const uint8_t *matrix(const struct weight *w, unsigned in, unsigned ie)
-{
-    return weight_panel(w, in, ie, 0);
-}
-
 bool replica_begin(struct store *store, unsigned in, unsigned il, unsigned ie)
 {
     struct replica_node *node = &store->replicas->node[in];
@@ -170,7 +164,7 @@ static size_t copy_piece(const struct store *store, unsigned in, uint32_t piece)
         const size_t bytes = weight_present(w) ? w->part[in].mat_bytes : 0;
         if (piece < pieces_of(bytes)) {
             const size_t from = piece * PIECE_BYTES, n = MIN(PIECE_BYTES, bytes - from);
-            memcpy(to + from, matrix(w, copy->from, place->ie) + from, n);
+            memcpy(to + from, weight_panel(w, copy->from, place->ie, 0) + from, n);
             return n;
         }
         piece -= pieces_of(bytes);
