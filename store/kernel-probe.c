@@ -183,7 +183,6 @@ static numoe_status prepare(struct probe *p, const struct pools *pools, unsigned
     for (unsigned i = 0; i < p->x[in].k; i++) {
         p->x[in].f[i] = (float)(i % 7) - 3;
     }
-    act_convert(&p->x[in], p->kern, p->kern->act[p->format_id], 0);
     return NUMOE_OK;
 }
 

@@ -1,8 +1,6 @@
 /* Measures what a prediction needs to know of this machine. Every part is what a token meets:
  * products of each type that matters, meetings, the turn of a step, a norm with its quantization.
  */
-#include <string.h>
-
 #include "base/clock.h"
 #include "base/median.h"
 #include "base/mem.h"
