@@ -268,7 +268,8 @@ void placement_choose_replicas(const struct replica_problem *p, struct replica_r
             }
         }
     }
-    while (c.n_heap > 0) {
+    /* Until no copy finds room: to put the rest in order would take most of the time. */
+    while (c.n_heap > 0 && c.budget >= p->place_bytes) {
         const struct replica_rank top = heap_pop(&c);
         take_copy(&c, &top);
     }
