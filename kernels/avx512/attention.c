@@ -102,7 +102,7 @@ KERN_INLINE void qk_tile(const float *q, size_t ldq, unsigned nh, const void *k,
         qk_step(q, ldq, nh, k, f16, ldk, np, i, true, 0xffff, sum);
     }
     if (i < n) {
-        qk_step(q, ldq, nh, k, f16, ldk, np, i, false, (__mmask16)((1u << (n - i)) - 1), sum);
+        qk_step(q, ldq, nh, k, f16, ldk, np, i, false, lanes_at(i, n), sum);
     }
     if (nh == TILE_HEADS && np == TILE_POS) {
         store_sums(sum, s, lds);
@@ -165,7 +165,7 @@ KERN_INLINE float max_score(const float *s, unsigned n_pos)
         }
     }
     for (; i < n_pos; i += 16) {
-        __mmask16 m = n_pos - i >= 16 ? 0xffff : (__mmask16)((1u << (n_pos - i)) - 1);
+        __mmask16 m = lanes_at(i, n_pos);
         top[0] = _mm512_max_ps(_mm512_mask_loadu_ps(low, m, s + i), top[0]);
     }
     return _mm512_reduce_max_ps(
@@ -179,7 +179,7 @@ static void attn_exp(float *s, unsigned n_pos, float *max, float *sum)
     const __m512 shift = _mm512_set1_ps(*max == -INFINITY ? 0 : *max);
     __m512 total = _mm512_setzero_ps();
     for (unsigned i = 0; i < n_pos; i += 16) {
-        __mmask16 m = n_pos - i >= 16 ? 0xffff : (__mmask16)((1u << (n_pos - i)) - 1);
+        __mmask16 m = lanes_at(i, n_pos);
         __m512 v = _mm512_sub_ps(_mm512_maskz_loadu_ps(m, s + i), shift);
         v = _mm512_maskz_mov_ps(m, exp_of(v));
         total = _mm512_add_ps(total, v);
@@ -237,7 +237,7 @@ KERN_INLINE void sv_heads(const float *s, size_t lds, unsigned nh, const void *v
                 ldo);
     }
     for (; i < n; i += 16) {
-        __mmask16 m = n - i >= 16 ? 0xffff : (__mmask16)((1u << (n - i)) - 1);
+        __mmask16 m = lanes_at(i, n);
         sv_tile(s, lds, nh, col + i * (f16 ? 2 : 4), f16, ldv, n_pos, 1, m, o + i, ldo);
     }
 }

@@ -1,5 +1,5 @@
-/* AVX-512: exponential, sigmoid, sums of 16 lanes and quantization of activations, each with one
- * fixed sequence of operations. */
+/* AVX-512: masks of tails, and exponential, sigmoid, sums of 16 lanes and quantization of
+ * activations, each with one fixed sequence of operations. */
 #ifndef NUMOE_KERNELS_AVX512_MATH_H
 #define NUMOE_KERNELS_AVX512_MATH_H
 
@@ -9,6 +9,12 @@
 
 #include "kernels/expf.h"
 #include "kernels/layout.h"
+
+/* Lanes of the vector that begins at element i of n. */
+static inline __mmask16 lanes_at(size_t i, size_t n)
+{
+    return n - i >= 16 ? 0xffff : (__mmask16)((1u << (n - i)) - 1);
+}
 
 /* The steps of kernels/expf.h. */
 static inline __m512 exp_of(__m512 x)

@@ -5,12 +5,6 @@
 #include "kernels/avx512/parts.h"
 #include "kernels/kern.h"
 
-/* Lanes of the vector that begins at element i of n. */
-static inline __mmask16 lanes_at(size_t i, size_t n)
-{
-    return n - i >= 16 ? 0xffff : (__mmask16)((1u << (n - i)) - 1);
-}
-
 static void quantize(const float *x, size_t k, int8_t *q, float *d, int16_t *s)
 {
     for (size_t i = 0; i < k; i += 32) {
