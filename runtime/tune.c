@@ -100,12 +100,18 @@ numoe_status tuning_key(const struct topo *topo, const char *isa, struct strbuf 
 
 /* ------------------------------------------------------------------ what is open */
 
+/* How many workers there are. */
+static bool quota_decides(const struct topo *topo)
+{
+    return topo->cpu_quota > 0 && topo->cpu_quota < topo->n_core;
+}
+
 /* Workers: not where somebody has said how many, or where a quota does. */
 static unsigned open_items(const numoe_engine_params *params, const struct topo *topo,
                            enum pages_policy policy, bool sleep_is_given)
 {
     unsigned percent[2], open = 0;
-    const bool limited = (topo->cpu_quota > 0 && topo->cpu_quota < topo->n_core) ||
+    const bool limited = quota_decides(topo) ||
                          topo->n_runnable < topo->n_core || knob_str("NUMOE_POOL_THREADS") != NULL;
     if (params->n_thread == 0 && !limited && tune_workers_to_try(topo, percent) > 0) {
         open |= OPEN_WORKERS;
@@ -218,7 +224,7 @@ static const char *workers_text(const struct tuning *t, const numoe_engine_param
     if (params->n_thread > 0) {
         return "as many workers as asked for";
     }
-    if (topo->cpu_quota > 0 && topo->cpu_quota < topo->n_core) {
+    if (quota_decides(topo)) {
         return "as many workers as the CPU quota allows";
     }
     if (t->workers_percent == 100) {
